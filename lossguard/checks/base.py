@@ -1,0 +1,87 @@
+"""What a check gets and what it gives. Checks are pure: arrays and records in, a CheckResult out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossguard.records import AuditedEvent, CheckResult, ForcedScores, Request, ServedOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Limits learned from stock alone on the calibration prompts, frozen before any candidate is scored."""
+
+    logit_dtype: str  # dtype of stock's served logits: bfloat16, float16 or float32
+    q_nats: float  # noise scale of the gap (CHECKS: delta)
+    delta_median_nats: float
+    delta_max_nats: float
+    stock_rate: float  # stock's calibration mismatch rate over both services, a fraction of tokens
+    margin: float  # of the rate rule, a fraction of tokens
+    largest_gap_nats: float  # stock's on calibration
+    event_nats: float
+    flip_cost_nats: float  # per token: flipping every calibration tie
+    near_tie_budget_nats: float  # per token
+    recomposition_shift_nats: float  # upper bound of |mean clipped gap at another batch composition - mean|
+    num_requests: int
+    num_tokens: int
+    reasons: tuple[str, ...] = ()  # how each automatic choice was made
+    problems: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it must be INCONCLUSIVE
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; ``from_json`` is the inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of ``to_json``."""
+        return cls(**{**data, "reasons": tuple(data["reasons"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One system's replies to the requests of a run, aligned: output i answers request i and is scored as i."""
+
+    name: str
+    outputs: Sequence[ServedOutput]
+    scores: ForcedScores
+    audit: Sequence[AuditedEvent] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInput:
+    """Everything that a check may look at."""
+
+    requests: Sequence[Request]
+    stock: Arm
+    candidate: Arm
+    thresholds: Thresholds
+    calibration_requests: Sequence[Request]
+    calibration: Arm  # stock on the calibration prompts
+    expect: Mapping[str, Any]  # of the candidate's config entry (vacuity)
+    vocab_size: int
+    seed: int
+
+
+class Check(Protocol):
+    """A check: its name, when it applies, what it covers and what it cannot see."""
+
+    name: str
+    covers: str
+    does_not_cover: str
+
+    def applies(self, requests: Sequence[Request]) -> bool:
+        """Whether this check says anything about such requests (greedy or sampled)."""
+
+    def run(self, given: CheckInput) -> CheckResult:
+        """Judge. Never raises for odd data: too little of it is INCONCLUSIVE with the reason."""
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]

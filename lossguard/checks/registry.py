@@ -1,0 +1,27 @@
+"""The built-in checks, in the order of the report's table."""
+
+from __future__ import annotations
+
+from lossguard.checks.base import Check
+from lossguard.checks.buckets import BucketsCheck
+from lossguard.checks.burst import BurstCheck
+from lossguard.checks.event import EventCheck
+from lossguard.checks.near_tie import NearTieCheck
+from lossguard.checks.rate import RateCheck
+from lossguard.checks.scores import ScoresCheck
+from lossguard.checks.structure import StructureCheck
+from lossguard.checks.vacuity import VacuityCheck
+
+
+def builtin_checks() -> tuple[Check, ...]:
+    """One of each. At temperature > 0 only structure, vacuity and scores apply."""
+    return (
+        RateCheck(),
+        EventCheck(),
+        StructureCheck(),
+        NearTieCheck(),
+        BurstCheck(),
+        BucketsCheck(),
+        VacuityCheck(),
+        ScoresCheck(),
+    )

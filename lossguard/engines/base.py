@@ -1,0 +1,75 @@
+"""The engine protocol: what the gate asks of any way to serve the target model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lossguard.records import Request, ServedOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do; what it cannot is refused before anything runs, never dropped."""
+
+    sampling: frozenset[str] = frozenset()
+    """Names of ``SamplingParams`` fields it honours, besides ``max_tokens``."""
+    token_ids_out: bool = True
+    max_logprobs: int = 0
+    forced_decode: bool = False
+    seeds: bool = False
+    telemetry: frozenset[str] = frozenset()
+    logit_dtype: str = "float32"
+    """dtype of the served logits: sets the ULP part of delta. ``bfloat16``, ``float16`` or ``float32``."""
+    concurrency: int = 1
+    """How many requests it serves together; the audit replays events at this and at half of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedPrefix:
+    """A recorded reply to be fed through stock's decode: ``served_ids[:num_positions]`` are visited."""
+
+    request: Request
+    served_ids: tuple[int, ...]
+    num_positions: int
+
+
+class Engine(Protocol):
+    """One system under test.
+
+    An engine owns its processes and memory: ``close`` gives all of them back and may be called twice.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Known before the first request; may need the model's config, never its weights."""
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Facts that change numerics: engine, arguments, versions, device, threads (JSON values)."""
+
+    def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
+        """Yield one output per request as each finishes, in any order.
+
+        The token that ended a reply is part of ``ids``. Raises EngineError; outputs yielded before stay valid.
+        """
+
+    def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
+        """Decode one batch together along recorded prefixes, state built by decode.
+
+        Returns for each prefix the token that this engine would serve at every position
+        ``0 .. num_positions - 1``, given the recorded tokens before it. Greedy requests only.
+        """
+
+    def close(self) -> None:
+        """Give back processes, memory and files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What a factory gets: the system's entry of the config, with the model's folder resolved."""
+
+    name: str
+    model_path: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Engine-specific keys of the system; the factory refuses unknown ones, naming the near miss."""

@@ -1,0 +1,236 @@
+"""The one entry that every front uses: a plan in, claims with verdicts and evidence out."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+import lossguard
+from lossguard.checks.base import CheckInput
+from lossguard.checks.power import PowerInput, estimate_power
+from lossguard.config import SystemConfig
+from lossguard.engines.model_facts import read_model_facts
+from lossguard.errors import UsageError
+from lossguard.gate_result import GateResult
+from lossguard.listener import Listener, SilentListener
+from lossguard.plan import Plan
+from lossguard.plan_file import plan_from_json, plan_to_json, require_same_plan
+from lossguard.records import Claim, Request, ServedOutput
+from lossguard.report.json_report import RunFacts, build_report, claim_to_json
+from lossguard.run_folder import RunFolder
+from lossguard.stages.arms import audited_arms, scored_arms, served
+from lossguard.stages.calibration import Calibration, run_calibration
+from lossguard.stages.doctor import Diagnosis, doctor
+from lossguard.stages.estimate import estimate_cost
+from lossguard.stages.facts import run_fingerprints, with_scorer
+from lossguard.stages.judging import Judgement, judge
+from lossguard.stages.recheck import Recheck, recheck
+from lossguard.stages.score_file import FileScores, score_file
+from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
+
+__all__ = [
+    "Diagnosis",
+    "FileScores",
+    "GateResult",
+    "Recheck",
+    "doctor",
+    "load_plan",
+    "recheck",
+    "rejudge",
+    "run_gate",
+    "score_file",
+]
+
+
+def run_gate(plan: Plan, *, listener: Listener | None = None, command: Sequence[str] = ()) -> GateResult:
+    """Judge every candidate of the plan against its baseline.
+
+    Order: requests, calibration on stock alone, thresholds frozen on disk, stock's test replies, then candidate by
+    candidate: serve, score beside stock, audit, judge. Everything is written to the run folder as it is made; the
+    same plan with ``resume`` continues. Raises LossguardError (usage, engine, scorer, storage); what was measured
+    stays on disk.
+    """
+    folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
+    with _only_process(folder):
+        _keep_plan(plan, folder)
+        workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
+        try:
+            return _run(workspace, command)
+        finally:
+            workspace.close()
+
+
+def load_plan(run_folder: Path) -> Plan:
+    """The plan of an earlier run, set to resume it."""
+    return plan_from_json(RunFolder.open(run_folder).read_json("plan.json"), run_folder)
+
+
+def rejudge(run_folder: Path, *, listener: Listener | None = None) -> GateResult:
+    """Apply today's rules to the saved scores of a run; no engine and no scorer starts.
+
+    Events that were not audited stay unaudited. The new report is ``rejudged.json``; the old one stays. Raises
+    IntegrityError LG0613 if the run is not finished.
+    """
+    folder, plan = RunFolder.open(run_folder), load_plan(run_folder)
+    workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener(), is_offline=True)
+    return _run(workspace, ("lossguard", "rejudge", str(run_folder)))
+
+
+@contextmanager
+def _only_process(folder: RunFolder) -> Iterator[None]:
+    lock = FileLock(str(folder.path / ".lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UsageError(
+            f"another process is working in {folder.path}",
+            why="two writers would mix their replies",
+            fix="wait for it, or start a run of your own without --resume",
+            code="LG0611",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _keep_plan(plan: Plan, folder: RunFolder) -> None:
+    if plan.resume:
+        require_same_plan(folder.read_json("plan.json"), plan, folder.path)
+    else:
+        folder.write_json("plan.json", plan_to_json(plan))
+
+
+def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
+    run = _run_facts(workspace, command)
+    requests = prepare_requests(workspace)
+    fingerprints = run_fingerprints(workspace)
+    if not workspace.is_offline:
+        estimate_cost(workspace, requests)
+    calibration = run_calibration(workspace, requests)
+    power = estimate_power(_power_input(workspace, requests, calibration)).to_json()
+    workspace.listener.thresholds(_head(workspace, calibration, power))
+    stock_outputs = served(workspace, workspace.plan.stock, requests.test)
+    claims = []
+    for system in workspace.plan.systems:
+        case = Case(system=system, stock_outputs=stock_outputs, calibration=calibration, power=power)
+        claims.append(_judge_system(workspace, requests.test, case))
+        workspace.listener.claim(claim_to_json(claims[-1]), run)
+    facts = RunFacts(
+        run=run,
+        fingerprint=with_scorer(workspace, fingerprints),
+        prompts=_prompt_facts(requests),
+        thresholds=calibration.thresholds.to_json(),
+        integrity={"prompts_sha256": requests.sha256, "rules_sha256": rules_sha256()},
+        producer_version=lossguard.__version__,
+    )
+    return _finish(workspace, tuple(claims), facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One candidate with all that it is judged against."""
+
+    system: SystemConfig
+    stock_outputs: Sequence[ServedOutput]
+    calibration: Calibration
+    power: Mapping[str, Any]
+
+
+def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case) -> Claim:
+    outputs = served(workspace, case.system, requests)
+    workspace.release(case.system)
+    arms = scored_arms(workspace, case.system, requests, (case.stock_outputs, outputs))
+    stock, candidate = audited_arms(workspace, requests, arms, case.calibration.thresholds)
+    given = CheckInput(
+        requests=requests,
+        stock=stock,
+        candidate=candidate,
+        thresholds=case.calibration.thresholds,
+        calibration_requests=case.calibration.requests,
+        calibration=case.calibration.stock,
+        expect=case.system.expect,
+        vocab_size=read_model_facts(str(workspace.target_path)).vocab_size,
+        seed=workspace.plan.effective_seed,
+    )
+    return judge(Judgement(given=given, power=case.power, decode=_decoder(workspace)))
+
+
+def _decoder(workspace: Workspace) -> Callable[[int], str]:
+    tokenizer = workspace.tokenizer()
+    return lambda token: str(tokenizer.decode([token])) if token < len(tokenizer) else f"<id {token}>"
+
+
+def _power_input(workspace: Workspace, requests: RunRequests, calibration: Calibration) -> PowerInput:
+    replies = calibration.stock.outputs
+    return PowerInput(
+        requests=calibration.requests,
+        stock=calibration.stock,
+        recomposed=calibration.recomposed,
+        thresholds=calibration.thresholds,
+        num_requests=len(requests.test),
+        mean_tokens=sum(len(output.ids) for output in replies) / len(replies),
+        seed=workspace.plan.effective_seed,
+    )
+
+
+def _head(workspace: Workspace, calibration: Calibration, power: Mapping[str, Any]) -> dict[str, Any]:
+    plan = workspace.plan
+    return {
+        "version": lossguard.__version__,
+        "stock": f"{plan.stock.name} ({plan.stock.engine})",
+        "candidates": [system.name for system in plan.systems],
+        "model": plan.config.model,
+        "seed": plan.effective_seed,
+        "thresholds": calibration.thresholds.to_json(),
+        "power": dict(power),
+    }
+
+
+def _run_facts(workspace: Workspace, command: Sequence[str]) -> dict[str, Any]:
+    plan, folder = workspace.plan, workspace.folder.path
+    name = "rejudged.json" if workspace.is_offline else "report.json"
+    return {
+        "id": folder.name,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": plan.effective_seed,
+        "budget": asdict(plan.sizes),
+        "temperature": plan.temperature,
+        "repeats": plan.repeats,
+        "command": list(command),
+        "folder": str(folder),
+        "report_path": str(folder / name),
+    }
+
+
+def _prompt_facts(requests: RunRequests) -> dict[str, Any]:
+    return {
+        "sha256": requests.sha256,
+        "sets": sorted({request.set for request in requests.test}),
+        "num_clusters": len({request.cluster for request in requests.test}),
+        "reasons": list(requests.reasons),
+    }
+
+
+def rules_sha256() -> str:
+    """Hash of the source of every rule: two verdicts with another hash were reached by other rules."""
+    digest = hashlib.sha256()
+    files = [entry for entry in resources.files("lossguard.checks").iterdir() if entry.name.endswith(".py")]
+    for entry in sorted(files, key=lambda entry: entry.name):
+        digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
+    return digest.hexdigest()
+
+
+def _finish(workspace: Workspace, claims: tuple[Claim, ...], facts: RunFacts) -> GateResult:
+    result = GateResult(claims=claims, report={}, run_folder=workspace.folder.path)
+    report = build_report(claims, facts, result.exit_code)
+    workspace.folder.write_json(Path(facts.run["report_path"]).name, report)
+    return replace(result, report=report)

@@ -1,0 +1,117 @@
+"""What is to be judged: a plan. Every front makes one and hands it to ``run_gate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lossguard.config import SYSTEM_NAME, Config, SystemConfig
+from lossguard.errors import UsageError, near_miss
+
+if TYPE_CHECKING:
+    from lossguard.engines.base import Engine, EngineSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Sizes of a run: test requests, tokens per reply, calibration prompts."""
+
+    name: str
+    num_requests: int
+    max_tokens: int
+    num_calibration: int = 80
+
+
+DEFAULT_SEED = 17
+
+BUDGETS = {
+    "quick": Budget(name="quick", num_requests=200, max_tokens=64),
+    "standard": Budget(name="standard", num_requests=240, max_tokens=256),
+    "full": Budget(name="full", num_requests=1_000, max_tokens=512),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemHandle:
+    """A system that exists only in this process, for instance one made by ``systems.from_callable``."""
+
+    config: SystemConfig
+    create: Callable[[EngineSpec], Engine] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One stock run against any number of candidates.
+
+    ``budget`` is a name (``quick``, ``standard``, ``full``) or a ``Budget``. ``temperature`` above 0 asks for
+    sampled replies. ``folder`` is the root under which run folders are made; ``resume`` continues one.
+    Raises UsageError LG0604 for an unknown budget, no candidate, or a name used twice.
+    """
+
+    config: Config
+    baseline: str | SystemHandle = "stock"
+    candidates: Sequence[str | SystemHandle] = ()
+    budget: str | Budget = "standard"
+    seed: int | None = None
+    temperature: float = 0.0
+    repeats: int = 1
+    prompt_sets: Sequence[str] | None = None
+    folder: Path = Path(".lossguard")
+    resume: Path | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.budget, str) and self.budget not in BUDGETS:
+            raise _bad_plan(f"no budget is called {self.budget!r}. {near_miss(self.budget, BUDGETS)}")
+        if not self.candidates or isinstance(self.candidates, str):
+            raise _bad_plan("candidates must be a list with at least one system")
+        names = [system.name for system in (self.stock, *self.systems)]
+        for name in names:
+            if names.count(name) > 1:
+                raise _bad_plan(f"the system {name!r} is named twice; a system is never judged against itself by name")
+            if not SYSTEM_NAME.fullmatch(name):
+                raise _bad_plan(f"the system name {name!r} cannot be a folder; use letters, digits, '.', '_', '-'")
+        if self.repeats < 1:
+            raise _bad_plan(f"repeats is {self.repeats}; at least 1 is needed")
+        if not 0.0 <= self.temperature <= 10.0:
+            raise _bad_plan(f"temperature is {self.temperature}; between 0 and 10 is possible")
+
+    @property
+    def sizes(self) -> Budget:
+        """The budget as sizes."""
+        return BUDGETS[self.budget] if isinstance(self.budget, str) else self.budget
+
+    @property
+    def effective_seed(self) -> int:
+        """The plan's seed, else the configuration's."""
+        return self.config.seed if self.seed is None else self.seed
+
+    @property
+    def stock(self) -> SystemConfig:
+        """The baseline's configuration."""
+        return self._configured(self.baseline)
+
+    @property
+    def systems(self) -> tuple[SystemConfig, ...]:
+        """The candidates' configurations."""
+        return tuple(self._configured(candidate) for candidate in self.candidates)
+
+    def handle(self, name: str) -> SystemHandle | None:
+        """The in-process system of that name, if the plan holds one."""
+        for system in (self.baseline, *self.candidates):
+            if isinstance(system, SystemHandle) and system.config.name == name:
+                return system
+        return None
+
+    def _configured(self, system: str | SystemHandle) -> SystemConfig:
+        return system.config if isinstance(system, SystemHandle) else self.config.system(system)
+
+
+def _bad_plan(found: str) -> UsageError:
+    return UsageError(
+        found,
+        why="the plan decides what a verdict speaks about, so it is checked before anything runs",
+        fix="correct the plan (or the command line) and run again",
+        code="LG0604",
+    )

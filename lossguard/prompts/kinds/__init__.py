@@ -1,0 +1,1 @@
+"""The five kinds of generated prompts: word lists and templates, written for this project."""

@@ -1,0 +1,113 @@
+"""The terminal's rendering of the JSON report: worst first, one row a check, and how to see a failure again.
+
+Pure: JSON values in, text out. Served text is printed with control characters made visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SEVERITY = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
+WORDS = {"PASS": "LOSSLESS", "FAIL": "NOT LOSSLESS", "INCONCLUSIVE": "INCONCLUSIVE"}
+NUM_EXAMPLES = 3
+
+
+def render_header(report_head: Mapping[str, Any]) -> str:
+    """Version, systems, thresholds and power: what is known before any candidate is judged."""
+    limits, power = report_head["thresholds"], report_head["power"]
+    lines = [
+        f"lossguard {report_head['version']}  stock={report_head['stock']}  "
+        f"candidates={', '.join(report_head['candidates'])}  model={report_head['model']}  seed={report_head['seed']}",
+        f"thresholds from stock ({limits['num_requests']} calibration prompts, {limits['num_tokens']:,} tokens): "
+        f"delta q {limits['q_nats']:.3g}, median {limits['delta_median_nats']:.3g}, max {limits['delta_max_nats']:.3g} "
+        f"nats; event {limits['event_nats']:.2f} nats; margin {100 * limits['margin']:.2g} points",
+        f"power: a true excess of {power['detectable_excess_points']:.2g} points gets FAIL 90 times in 100; "
+        f"a lossless candidate gets PASS {100 * power['pass_given_lossless_fraction']:.4g} times in 100 "
+        f"({power['num_replicates']} resampled comparisons)",
+    ]
+    return "\n".join(lines)
+
+
+def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """One claim: its table, then (if it is not PASS) the places and the command that shows them again."""
+    lines = ["", f"{WORDS[claim['verdict']]}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}"]
+    lines.append(f"  {'check':<11}{'verdict':<14}{'candidate':<13}{'stock':<13}{'bound':<14}{'limit':<12}")
+    for check in sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]]):
+        lines.append(_row(check))
+        lines.extend(f"              {note}" for note in check["notes"])
+    lines.extend(_examples(claim, run))
+    lines.append(f"  not covered: {'; '.join(claim['does_not_cover'])}")
+    return "\n".join(lines)
+
+
+def render_report(report: Mapping[str, Any]) -> str:
+    """The whole report, worst claim first."""
+    claims = sorted(report["claims"], key=lambda claim: SEVERITY[claim["verdict"]])
+    parts = [render_claim(claim, report["run"]) for claim in claims]
+    return "\n".join([*parts, "", render_outcome(report)])
+
+
+def render_outcome(report: Mapping[str, Any]) -> str:
+    """The last line."""
+    outcome = report["outcome"]
+    return (
+        f"lossguard: {outcome['verdict']} ({outcome['exit_reason']}) -> exit {outcome['exit_code']}"
+        f"    report: {report['run'].get('report_path', '')}"
+    )
+
+
+def _row(check: Mapping[str, Any]) -> str:
+    head = f"  {check['check']:<11}{check['verdict']:<14}"
+    if check.get("candidate"):
+        columns = f"{check['candidate']:<13}{check.get('stock', ''):<13}{check.get('bound', ''):<14}"
+        return f"{head}{columns}{check.get('limit', ''):<12}".rstrip()
+    return f"{head}{check['summary']}"
+
+
+def _sizes(sizes: Mapping[str, Any]) -> str:
+    if not sizes:
+        return ""
+    return (
+        f"{sizes['num_requests']} requests, {sizes['num_clusters']} clusters, "
+        f"{sizes['num_tokens_candidate']:,} + {sizes['num_tokens_stock']:,} tokens; "
+        f"diverging requests {100 * sizes['diverging_fraction']:.0f} %; DEFF {sizes['deff']:.2f}, rho {sizes['rho']:.4f}"
+    )
+
+
+def _examples(claim: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    if claim["verdict"] == "PASS" or not claim["examples"]:
+        return []
+    lines = [f"  {_example(example)}" for example in claim["examples"][:NUM_EXAMPLES]]
+    first = claim["examples"][0]
+    lines.append(
+        f"  see it again: lossguard recheck {run.get('folder', 'RUN')} --candidate {claim['candidate']} "
+        f"--request {first['request_id']} --position {first['position']}"
+    )
+    return lines
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    gap = "no such token" if example["gap_nats"] is None else f"gap {example['gap_nats']:.2f} nats"
+    text = (
+        f"request {example['request_id']}, position {example['position']:,}: "
+        f"served {example['served_id']}{_quoted(example.get('served_text'))}  "
+        f"best {example['best_id']}{_quoted(example.get('best_text'))}  {gap}"
+    )
+    replays = example.get("replays") or {}
+    if replays:
+        text += "; stock's own decode there: " + ", ".join(f"{name} serves {token}" for name, token in replays.items())
+    return text
+
+
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return ""
+    visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return f' "{visible}"'
+
+
+def render_table(rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

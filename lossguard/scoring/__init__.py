@@ -1,0 +1,1 @@
+"""Teacher-forced scores of served tokens under an FP32 LM head."""

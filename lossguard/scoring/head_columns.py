@@ -1,0 +1,211 @@
+"""Columns of forced scores from hidden states, without ever holding a batch's logits.
+
+Most rows of a lossless system are near the top of the distribution, so the common path visits the vocabulary tile by
+tile and keeps per row: the best logits, the served token's logit and a running sum of exponentials. Rows whose rank
+that does not settle (served token outside the top-k, equal logits among the best) and sampled rows get their whole
+logits, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lossguard.scoring.lm_head import Fp32Head
+from lossguard.scoring.sampled_columns import SamplingColumns, sampled_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToScore:
+    """Hidden states with what was served after them. ``sampling`` is None if every row is greedy."""
+
+    hidden: Tensor  # [N, D] in the model's dtype
+    served: Tensor  # [N] int64; ids outside the vocabulary do not exist
+    sampling: SamplingColumns | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileSizes:
+    """How much of the logits may exist at once."""
+
+    vocab_tile: int  # columns of a tile
+    dense_rows: int  # rows whose whole logits are held
+
+
+def tile_sizes(device: torch.device, vocab_size: int) -> TileSizes:
+    """Tiles that stay in a CPU's cache, and tiles that fill a GPU."""
+    if device.type == "cuda":
+        return TileSizes(vocab_tile=min(8192, vocab_size), dense_rows=256)
+    return TileSizes(vocab_tile=min(2048, vocab_size), dense_rows=64)
+
+
+def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
+    """All columns of ``ForcedScores`` for N rows, as tensors on the head's device.
+
+    Rows with a NaN or infinite logit have ``finite`` False and then gap 0, best logit 0, rank -1, ids -1, log-probability
+    0. Ids that do not exist have gap inf, rank V and log-probability -inf.
+    """
+    prepared = head.prepare(rows.hidden)
+    served = rows.served.to(head.device)
+    served = torch.where((served >= 0) & (served < head.vocab_size), served, -1)
+    if rows.sampling is None:
+        columns = _tiled(head, prepared, served, top_k, sizes)
+        open_rows = torch.nonzero(columns.pop("open")).squeeze(1)
+    else:
+        columns = _empty_columns(len(served), top_k, head.device, sampled=True)
+        open_rows = torch.arange(len(served), device=head.device)
+    for index in open_rows.split(sizes.dense_rows):
+        sampling = None if rows.sampling is None else rows.sampling.rows(index)
+        for name, values in _dense(head.logits(prepared[index], 0, head.vocab_size), served[index], top_k, sampling).items():
+            columns[name][index] = values
+    return _with_conventions(columns, served, head.vocab_size)
+
+
+def _tiled(head: Fp32Head, prepared: Tensor, served: Tensor, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
+    state = _Running.start(len(served), top_k + 1, head.device)
+    buffer = torch.empty(len(served), sizes.vocab_tile, device=head.device)
+    for start in range(0, head.vocab_size, sizes.vocab_tile):
+        stop = min(start + sizes.vocab_tile, head.vocab_size)
+        out = buffer if stop - start == sizes.vocab_tile else None
+        state.visit(head.logits(prepared, start, stop, out), start, served)
+    return state.columns(served, top_k)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """What the tiles seen so far say about each row."""
+
+    values: Tensor  # [N, k + 1] best logits so far, descending
+    ids: Tensor  # [N, k + 1]
+    mine: Tensor  # [N] the served token's logit
+    lowest: Tensor  # [N]
+    total: Tensor  # [N] float64, sum of exp(logit - best)
+
+    @classmethod
+    def start(cls, num_rows: int, width: int, device: torch.device) -> _Running:
+        return cls(
+            values=torch.full((num_rows, width), -math.inf, device=device),
+            ids=torch.full((num_rows, width), -1, dtype=torch.int64, device=device),
+            mine=torch.zeros(num_rows, device=device),
+            lowest=torch.full((num_rows,), math.inf, device=device),
+            total=torch.zeros(num_rows, dtype=torch.float64, device=device),
+        )
+
+    def visit(self, logits: Tensor, start: int, served: Tensor) -> None:
+        """Take in a tile of logits [N, n], which is overwritten."""
+        highest = logits.amax(dim=-1)
+        self.lowest = torch.minimum(self.lowest, logits.amin(dim=-1))
+        inside = torch.nonzero((served >= start) & (served < start + logits.shape[1])).squeeze(1)
+        self.mine[inside] = logits[inside, served[inside] - start]
+        best = self.values[:, 0].clone()
+        self._merge(logits, highest, start)
+        shift = self.values[:, 0]
+        tile = logits.sub_(shift[:, None]).exp_().sum(dim=-1)
+        self.total = self.total * (best - shift).double().exp() + tile
+
+    def _merge(self, logits: Tensor, highest: Tensor, start: int) -> None:
+        width = self.values.shape[1]
+        rows = torch.nonzero(~(highest < self.values[:, -1])).squeeze(1)
+        if len(rows) == 0:
+            return
+        found = (logits if len(rows) == len(logits) else logits[rows]).topk(min(width, logits.shape[1]), dim=-1)
+        values = torch.cat([self.values[rows], found.values], dim=1)
+        ids = torch.cat([self.ids[rows], found.indices + start], dim=1)
+        best = values.topk(width, dim=-1)
+        self.values[rows] = best.values
+        self.ids[rows] = ids.gather(1, best.indices)
+
+    def columns(self, served: Tensor, top_k: int) -> dict[str, Tensor]:
+        """Columns, and ``open``: rows whose rank or order this does not settle."""
+        best = self.values[:, 0]
+        hits = self.ids[:, :top_k] == served[:, None]
+        finite = best.isfinite() & self.lowest.isfinite()
+        tied = (self.values[:, 1:] == self.values[:, :-1]).any(dim=-1)
+        missed = ~hits.any(dim=-1) & (served >= 0)
+        return {
+            "gap": best - self.mine,
+            "best_logit": best.clone(),
+            "rank": hits.int().argmax(dim=-1),
+            "best_id": self.ids[:, 0].clone(),
+            "logprob": (self.mine.double() - best.double() - self.total.log()).float(),
+            "top_ids": self.ids[:, :top_k].clone(),
+            "top_logits": self.values[:, :top_k].clone(),
+            "finite": finite,
+            "open": (tied | missed) & finite,
+        }
+
+
+def _dense(logits: Tensor, served: Tensor, top_k: int, sampling: SamplingColumns | None) -> dict[str, Tensor]:
+    """Columns from whole logits [R, V], which are overwritten."""
+    finite = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
+    logits[~finite] = 0.0
+    place = served.clamp(min=0)[:, None]
+    mine = logits.gather(1, place)
+    values, ids = _ordered_top(logits, top_k)
+    equal_before = (logits == mine) & (torch.arange(logits.shape[1], device=logits.device) < place)
+    columns = {
+        "gap": values[:, 0] - mine.squeeze(1),
+        "best_logit": values[:, 0],
+        "rank": ((logits > mine) | equal_before).sum(dim=-1),
+        "best_id": ids[:, 0],
+        "logprob": mine.squeeze(1) - logits.logsumexp(dim=-1),
+        "top_ids": ids,
+        "top_logits": values,
+        "finite": finite,
+    }
+    return columns if sampling is None else columns | sampled_columns(logits, served, sampling)
+
+
+def _ordered_top(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """The ``top_k`` best logits and ids, equal logits by lower id."""
+    values, ids = logits.topk(top_k + 1, dim=-1)
+    tied = torch.nonzero((values[:, 1:] == values[:, :-1]).any(dim=-1)).squeeze(1)
+    if len(tied):
+        ordered = logits[tied].sort(dim=-1, descending=True, stable=True)
+        values[tied] = ordered.values[:, : top_k + 1]
+        ids[tied] = ordered.indices[:, : top_k + 1]
+    return values[:, :top_k], ids[:, :top_k]
+
+
+def _empty_columns(num_rows: int, top_k: int, device: torch.device, *, sampled: bool) -> dict[str, Tensor]:
+    floats = ["gap", "best_logit", "logprob"]
+    floats += ["entropy", "surprisal_variance", "pit_low", "pit_high"] if sampled else []
+    columns = {name: torch.zeros(num_rows, device=device) for name in floats}
+    columns |= {name: torch.zeros(num_rows, dtype=torch.int64, device=device) for name in ("rank", "best_id")}
+    columns["top_ids"] = torch.zeros(num_rows, top_k, dtype=torch.int64, device=device)
+    columns["top_logits"] = torch.zeros(num_rows, top_k, device=device)
+    flags = ["finite", "in_support"] if sampled else ["finite"]
+    return columns | {name: torch.zeros(num_rows, dtype=torch.bool, device=device) for name in flags}
+
+
+def _with_conventions(columns: dict[str, Tensor], served: Tensor, vocab_size: int) -> dict[str, Tensor]:
+    absent = served < 0
+    columns["gap"].masked_fill_(absent, math.inf)
+    columns["rank"].masked_fill_(absent, vocab_size)
+    columns["logprob"].masked_fill_(absent, -math.inf)
+    broken = ~columns["finite"]
+    for name, value in NOT_FINITE.items():
+        if name in columns:
+            column = columns[name]
+            column.masked_fill_(broken if column.ndim == 1 else broken[:, None], value)
+    return columns
+
+
+NOT_FINITE = {
+    "gap": 0.0,
+    "best_logit": 0.0,
+    "rank": -1,
+    "best_id": -1,
+    "logprob": 0.0,
+    "top_ids": -1,
+    "top_logits": 0.0,
+    "entropy": 0.0,
+    "surprisal_variance": 0.0,
+    "pit_low": 0.0,
+    "pit_high": 1.0,
+    "in_support": True,
+}
+"""What the columns hold where ``finite`` is False."""

@@ -1,0 +1,120 @@
+"""Columns of sampled requests: moments and probability integral transform under the request's own sampling.
+
+Filters act in the order of transformers: temperature, top-k, top-p, min-p. Each of them keeps the tokens above a cut in
+descending order of probability, so that the three cuts become one threshold on the logit. Tokens equal to the cut are
+kept, as transformers' top-k and min-p do (its top-p parts equal tokens by the order of a sort).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from lossguard.records import SamplingParams
+
+_FIRST_LOOK: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingColumns:
+    """Sampling parameters per row, each [N]; temperature 0 marks a greedy row."""
+
+    temperature: Tensor  # float32
+    top_k: Tensor  # int64, 0: off
+    top_p: Tensor  # float32
+    min_p: Tensor  # float32
+
+    def rows(self, index: Tensor) -> SamplingColumns:
+        """These rows only."""
+        return SamplingColumns(
+            temperature=self.temperature[index],
+            top_k=self.top_k[index],
+            top_p=self.top_p[index],
+            min_p=self.min_p[index],
+        )
+
+
+def stack_sampling(parameters: list[SamplingParams], index: Tensor, device: torch.device) -> SamplingColumns:
+    """Columns for rows whose parameters are ``parameters[index[row]]``."""
+    at = index.to(device)
+
+    def column(values: list[float], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)[at]
+
+    return SamplingColumns(
+        temperature=column([item.temperature for item in parameters], torch.float32),
+        top_k=column([float(item.top_k) for item in parameters], torch.int64),
+        top_p=column([item.top_p for item in parameters], torch.float32),
+        min_p=column([item.min_p for item in parameters], torch.float32),
+    )
+
+
+def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -> dict[str, Tensor]:
+    """Entropy, variance of the surprisal, PIT bounds and support for rows with a temperature over 0.
+
+    ``logits`` [N, V] FP32 and finite (overwritten), ``served`` [N] with -1 for ids that do not exist. Entropy in nats,
+    variance in nats squared. The PIT is ``F(y-) .. F(y)`` with tokens in descending probability, ties by lower id
+    (Rosenblatt transform); a token outside the support has both bounds at 1. Sums are in FP64.
+    """
+    scaled = logits.div_(sampling.temperature[:, None])
+    best = scaled.amax(dim=-1, keepdim=True)
+    scaled.sub_(best)
+    cut = _support_cut(scaled, sampling)
+    exists = served >= 0
+    place = served.clamp(min=0)[:, None]
+    mine = scaled.gather(1, place)
+    allowed = (mine >= cut[:, None]).squeeze(1) & exists
+    above = (scaled > mine) | ((scaled == mine) & (torch.arange(scaled.shape[1], device=place.device) < place))
+    weight = torch.where(scaled >= cut[:, None], scaled.exp(), 0.0)
+    total = weight.sum(dim=-1, dtype=torch.float64)
+    low = (weight * above).sum(dim=-1, dtype=torch.float64) / total
+    high = low + mine.squeeze(1).double().exp() / total
+    finite = torch.where(scaled >= cut[:, None], scaled, 0.0)
+    first = (weight * finite).sum(dim=-1, dtype=torch.float64) / total
+    second = (weight * finite.square()).sum(dim=-1, dtype=torch.float64) / total
+    return {
+        "entropy": (total.log() - first).clamp_(min=0.0).float(),
+        "surprisal_variance": (second - first.square()).clamp_(min=0.0).float(),
+        "pit_low": torch.where(allowed, low.clamp(max=1.0), 1.0).float(),
+        "pit_high": torch.where(allowed, high.clamp(max=1.0), 1.0).float(),
+        "in_support": allowed,
+    }
+
+
+def _support_cut(scaled: Tensor, sampling: SamplingColumns) -> Tensor:
+    """Lowest scaled logit [N], relative to the best, that the request's filters keep."""
+    vocab_size = scaled.shape[1]
+    cut = torch.where(sampling.min_p > 0, sampling.min_p.log(), -math.inf)
+    filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0)
+    rows = torch.nonzero(filtered).squeeze(1)
+    look = min(_FIRST_LOOK, vocab_size)
+    while len(rows):
+        found, settled = _sorted_cut(scaled[rows], sampling.rows(rows), look)
+        done = rows[settled]
+        cut[done] = torch.maximum(cut[done], found[settled])
+        rows = rows[~settled]
+        look = min(look * 8, vocab_size)
+    return cut
+
+
+def _sorted_cut(scaled: Tensor, sampling: SamplingColumns, look: int) -> tuple[Tensor, Tensor]:
+    """Cut by top-k then top-p from the ``look`` best logits, and for which rows those were enough."""
+    vocab_size = scaled.shape[1]
+    values = scaled.topk(look, dim=-1).values
+    count = torch.where(sampling.top_k > 0, sampling.top_k, vocab_size).clamp(max=vocab_size)
+    seen = count <= look
+    kth = values.gather(1, (count.clamp(max=look) - 1)[:, None]).squeeze(1)
+    kth = torch.where(sampling.top_k > 0, kth, -math.inf)
+    total = torch.where(scaled >= kth[:, None], scaled.exp(), 0.0).sum(dim=-1, dtype=torch.float64)
+    weight = torch.where(values >= kth[:, None], values.double().exp(), 0.0)
+    before = (weight.cumsum(dim=-1) - weight) / total[:, None]
+    kept = (before < sampling.top_p[:, None].double()) & (weight > 0)
+    kept[:, 0] = True
+    last = kept.sum(dim=-1) - 1
+    pth = torch.where(sampling.top_p < 1.0, values.gather(1, last[:, None]).squeeze(1), -math.inf)
+    enough = (sampling.top_p >= 1.0) | (last + 1 < look) | (look == vocab_size)
+    return torch.maximum(kth, pth), enough & (seen | (sampling.top_k == 0) | (look == vocab_size))

@@ -1,0 +1,106 @@
+"""Arms: one system's replies to the test requests, scored beside stock's, with both arms' events audited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lossguard.checks.base import Arm, Thresholds
+from lossguard.checks.events import event_positions, fail_is_certain
+from lossguard.config import SystemConfig
+from lossguard.records import AuditedEvent, Request, ServedOutput
+from lossguard.run_folder import read_audit
+from lossguard.stages.audit import AuditTask, audit
+from lossguard.stages.forcing import ForcingTask, force
+from lossguard.stages.serving import serve_missing
+from lossguard.stages.workspace import Workspace
+
+
+def served(workspace: Workspace, system: SystemConfig, requests: Sequence[Request]) -> list[ServedOutput]:
+    """The system's replies, in the order of the requests."""
+    path = workspace.folder.system(system.name) / "outputs.jsonl"
+    total = sum(request.sampling.max_tokens for request in requests)
+    with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
+        return serve_missing(lambda: workspace.engine(system), requests, path, progress)
+
+
+def scored_arms(
+    workspace: Workspace,
+    system: SystemConfig,
+    requests: Sequence[Request],
+    outputs: tuple[Sequence[ServedOutput], Sequence[ServedOutput]],
+) -> tuple[Arm, Arm]:
+    """(stock, candidate), scored along one prefix tree; stock's replies are scored again beside each candidate."""
+    folder, stock = workspace.folder.system(system.name), workspace.plan.stock
+    task = ForcingTask(requests=requests, arms=outputs, stems=[folder / "stock-scores", folder / "scores"])
+    total = sum(len(output.ids) for arm in outputs for output in arm)
+    with workspace.listener.stage(f"{system.name}: scoring", total, "tokens") as progress:
+        stock_scores, scores = force(workspace.scorer, task, progress)
+    return (
+        Arm(name=stock.name, outputs=outputs[0], scores=stock_scores),
+        Arm(name=system.name, outputs=outputs[1], scores=scores),
+    )
+
+
+def audited_arms(
+    workspace: Workspace, requests: Sequence[Request], arms: tuple[Arm, Arm], thresholds: Thresholds
+) -> tuple[Arm, Arm]:
+    """The same arms with their events audited on stock: stock's all, the candidate's until FAIL is certain."""
+    stock, candidate = arms
+    stock = _audited(workspace, requests, stock, thresholds, lambda _unexplained: False)
+    num_stock_events = len(unaudited_events(stock, thresholds))
+
+    def is_certain(num_unexplained: int) -> bool:
+        return fail_is_certain(num_unexplained, num_stock_events, len(requests))
+
+    return stock, _audited(workspace, requests, candidate, thresholds, is_certain)
+
+
+def unaudited_events(arm: Arm, thresholds: Thresholds) -> list[tuple[int, list[AuditedEvent]]]:
+    """(request index, its events in order of position), none audited yet."""
+    return [
+        (
+            found.request_index,
+            [
+                AuditedEvent(
+                    request_id=found.request_id,
+                    position=position,
+                    served_id=served_id,
+                    best_id=best_id,
+                    gap_nats=gap,
+                    explained=None,
+                )
+                for position, served_id, best_id, gap in zip(
+                    found.positions, found.served_ids, found.best_ids, found.gaps_nats, strict=True
+                )
+            ],
+        )
+        for found in event_positions(arm, thresholds)
+    ]
+
+
+def _audited(
+    workspace: Workspace,
+    requests: Sequence[Request],
+    arm: Arm,
+    thresholds: Thresholds,
+    is_certain: Callable[[int], bool],
+) -> Arm:
+    events = unaudited_events(arm, thresholds)
+    path = workspace.folder.system(arm.name) / "audit.jsonl"
+    if workspace.is_offline:
+        return replace(arm, audit=_from_disk(events, {(event.request_id, event.position): event for event in read_audit(path)}))
+    task = AuditTask(requests=requests, outputs=arm.outputs, events=events, path=path, is_certain=is_certain)
+    with workspace.listener.stage(f"{arm.name}: audit of {len(events)} requests with events", len(events), "positions") as progress:
+        result = audit(lambda: workspace.engine(workspace.plan.stock), task, progress)
+    return replace(arm, audit=tuple(result))
+
+
+def _from_disk(
+    events: Sequence[tuple[int, Sequence[AuditedEvent]]], saved: dict[tuple[str, int], AuditedEvent]
+) -> tuple[AuditedEvent, ...]:
+    """Events as saved; those that nobody audited say so."""
+    flat = [event for _, of_request in events for event in of_request]
+    return tuple(
+        saved.get((event.request_id, event.position), replace(event, reason="not audited")) for event in flat
+    )

@@ -1,0 +1,140 @@
+"""Calibration: stock alone, on prompts that the test does not use, before any candidate is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lossguard.checks.base import Arm, Thresholds
+from lossguard.checks.calibrate import CalibrationInput, calibrate
+from lossguard.records import ForcedScores, Request
+from lossguard.scoring.base import ScoringJob
+from lossguard.scoring.columns import concat_scores, load_scores, save_scores, select
+from lossguard.stages.forcing import ForcingTask, force
+from lossguard.stages.serving import is_complete, serve_in_groups, serve_missing
+from lossguard.stages.workspace import RunRequests, Workspace, with_logprobs
+
+RESCORING_REQUESTS = 8  # the second scoring's batches differ from the first's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Stock on the calibration prompts, twice, and the thresholds that follow."""
+
+    requests: tuple[Request, ...]
+    stock: Arm
+    recomposed: Arm
+    thresholds: Thresholds
+
+
+def run_calibration(workspace: Workspace, requests: RunRequests) -> Calibration:
+    """Serve, score and freeze thresholds; each part is read back where an earlier run left it."""
+    stock, recomposed = _serve(workspace, requests.calibration)
+    stock, recomposed = _force(workspace, requests.calibration, stock, recomposed)
+    saved = workspace.folder.path / "calibration.json"
+    if saved.is_file():
+        thresholds = Thresholds.from_json(workspace.folder.read_json("calibration.json"))
+    else:
+        thresholds = _thresholds(workspace, requests.calibration, stock, recomposed)
+        workspace.folder.write_json("calibration.json", thresholds.to_json())
+    return Calibration(
+        requests=requests.calibration, stock=stock, recomposed=recomposed, thresholds=thresholds
+    )
+
+
+def recomposition(requests: Sequence[Request], concurrency: int) -> list[list[Request]]:
+    """Other neighbours and other padding: sorted by prompt length, at half the concurrency."""
+    size = max(1, concurrency // 2)
+    by_length = sorted(requests, key=lambda request: (-len(request.prompt_ids), request.id))
+    return [by_length[first : first + size] for first in range(0, len(by_length), size)]
+
+
+def _serve(workspace: Workspace, requests: Sequence[Request]) -> tuple[Arm, Arm]:
+    config, folder = workspace.plan.stock, workspace.folder.system(workspace.plan.stock.name)
+    paths = folder / "calibration-outputs.jsonl", folder / "recomposed-outputs.jsonl"
+    num_tokens = sum(request.sampling.max_tokens for request in requests)
+    with workspace.listener.stage(f"{config.name}: calibration replies", 2 * num_tokens, "tokens") as progress:
+        outputs = serve_missing(
+            lambda: workspace.engine(config), requests, paths[0], progress, ask=with_logprobs
+        )
+        groups = [requests] if is_complete(requests, paths[1]) else _groups(workspace, requests)
+        again = serve_in_groups(lambda: workspace.engine(config), groups, paths[1], progress)
+    nothing = _no_scores()
+    return (
+        Arm(name=config.name, outputs=outputs, scores=nothing),
+        Arm(name=f"{config.name} recomposed", outputs=[again[request.id] for request in requests], scores=nothing),
+    )
+
+
+def _groups(workspace: Workspace, requests: Sequence[Request]) -> list[list[Request]]:
+    return recomposition(requests, workspace.engine(workspace.plan.stock).capabilities.concurrency)
+
+
+def _force(workspace: Workspace, requests: Sequence[Request], stock: Arm, recomposed: Arm) -> tuple[Arm, Arm]:
+    folder = workspace.folder.system(workspace.plan.stock.name)
+    task = ForcingTask(
+        requests=requests,
+        arms=[stock.outputs, recomposed.outputs],
+        stems=[folder / "calibration-scores", folder / "recomposed-scores"],
+    )
+    with workspace.listener.stage("scoring calibration", _num_tokens(stock, recomposed), "tokens") as progress:
+        scores, again = force(workspace.scorer, task, progress)
+    return replace(stock, scores=scores), replace(recomposed, scores=again)
+
+
+def _thresholds(workspace: Workspace, requests: Sequence[Request], stock: Arm, recomposed: Arm) -> Thresholds:
+    capabilities = workspace.engine(workspace.plan.stock).capabilities
+    needs_rescoring = capabilities.logit_dtype == "float32" or capabilities.max_logprobs < 2
+    path = workspace.folder.system(workspace.plan.stock.name) / "rescored.safetensors"
+    return calibrate(
+        CalibrationInput(
+            requests=requests,
+            stock=stock,
+            recomposed=recomposed,
+            rescored=_rescored(workspace, requests, stock, path) if needs_rescoring else None,
+            logit_dtype=capabilities.logit_dtype,
+            seed=workspace.plan.effective_seed,
+        )
+    )
+
+
+def _rescored(workspace: Workspace, requests: Sequence[Request], stock: Arm, path: Path) -> ForcedScores:
+    """Stock's replies scored once more in other batches: the scorer's own noise."""
+    if path.is_file():
+        return load_scores(path)
+    jobs = [
+        ScoringJob(request=request, outputs=(output,))
+        for request, output in zip(requests, stock.outputs, strict=True)
+    ][::-1]
+    shards = [
+        workspace.scorer().score(jobs[first : first + RESCORING_REQUESTS])[0]
+        for first in range(0, len(jobs), RESCORING_REQUESTS)
+    ]
+    scores = select(concat_scores(shards), [request.id for request in requests])
+    save_scores(path, scores)
+    return scores
+
+
+def _num_tokens(*arms: Arm) -> int:
+    return sum(len(output.ids) for arm in arms for output in arm.outputs)
+
+
+def _no_scores() -> ForcedScores:
+    """Stands in until the replies are scored; no check ever sees it."""
+    import numpy as np
+
+    empty = np.empty(0)
+    return ForcedScores(
+        request_ids=(),
+        offsets=np.zeros(1, dtype=np.int64),
+        served_id=empty.astype(np.int32),
+        gap=empty.astype(np.float32),
+        best_logit=empty.astype(np.float32),
+        rank=empty.astype(np.int32),
+        best_id=empty.astype(np.int32),
+        logprob=empty.astype(np.float32),
+        top_ids=np.empty((0, 2), dtype=np.int32),
+        top_logits=np.empty((0, 2), dtype=np.float32),
+        finite=empty.astype(np.bool_),
+    )

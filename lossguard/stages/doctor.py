@@ -1,0 +1,151 @@
+"""What is here: versions, devices, engines, scorers, the model, the scorer's own noise, and what a run would cost."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+
+from lossguard.config import Config
+from lossguard.engines.base import Engine, EngineSpec
+from lossguard.engines.registry import engine_factory
+from lossguard.errors import LossguardError
+from lossguard.host_facts import host_facts
+from lossguard.models import resolve_model
+from lossguard.plan import BUDGETS
+from lossguard.prompts import load_prompt_set
+from lossguard.prompts.base import Split
+from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
+from lossguard.records import Request, SamplingParams, ServedOutput
+from lossguard.scoring.base import Scorer, ScoringJob
+from lossguard.scoring.registry import scorer_factory
+
+NUM_PROBES = 16
+PROBE_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the diagnosis. ``is_ok`` False means that a run would stop or be INCONCLUSIVE there."""
+
+    subject: str
+    is_ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that the doctor found."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing stands in the way of a run."""
+        return all(finding.is_ok for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"is_ok": self.is_ok, "findings": [asdict(finding) for finding in self.findings]}
+
+
+def doctor(config: Config, baseline: str = "stock") -> Diagnosis:
+    """Look at the machine and try the baseline and the scorer on a few prompts. Never raises LossguardError."""
+    findings = [_host(), *_entry_points()]
+    for subject, look in (
+        ("model", lambda: [_model(config)]),
+        ("baseline", lambda: _try_run(config, baseline)),
+    ):
+        findings += _found(subject, look)
+    return Diagnosis(findings=tuple(findings))
+
+
+def _found(subject: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return look()
+    except LossguardError as error:
+        return [Finding(subject=subject, is_ok=False, text=str(error))]
+
+
+def _host() -> Finding:
+    facts, _measured = host_facts()
+    text = ", ".join(f"{key}={value}" for key, value in sorted(facts.items()) if value is not None)
+    return Finding(subject="host", is_ok=True, text=text)
+
+
+def _entry_points() -> list[Finding]:
+    findings = []
+    for group in ("lossguard.engines", "lossguard.scorers", "lossguard.checks", "lossguard.commands"):
+        for point in sorted(entry_points(group=group)):
+            findings.append(_importable(group, point.name, point.value))
+    return findings
+
+
+def _importable(group: str, name: str, target: str) -> Finding:
+    subject = f"{group.partition('.')[2].removesuffix('s')} {name}"
+    try:
+        importlib.import_module(target.partition(":")[0])
+    except ImportError as error:
+        return Finding(subject=subject, is_ok=False, text=f"cannot be imported: {error}")
+    return Finding(subject=subject, is_ok=True, text="installed")
+
+
+def _model(config: Config) -> Finding:
+    path = resolve_model(config.model, config.folder)
+    return Finding(subject="model", is_ok=True, text=f"{config.model} in {path}, stop ids {list(stop_ids_of(path))}")
+
+
+def _try_run(config: Config, baseline: str) -> list[Finding]:
+    system = config.system(baseline)
+    path = str(resolve_model(system.model or config.model, config.folder))
+    engine = engine_factory(system.engine)(EngineSpec(name=system.name, model_path=path, options=system.options))
+    scorer = scorer_factory(config.scorer.engine)(str(resolve_model(config.model, config.folder)), config.scorer.options)
+    try:
+        return _measure(config, engine, scorer)
+    finally:
+        engine.close()
+        scorer.close()
+
+
+def _measure(config: Config, engine: Engine, scorer: Scorer) -> list[Finding]:
+    path = resolve_model(config.model, config.folder)
+    tokenizer = load_tokenizer(path)
+    prompts = load_prompt_set(("default",), tokenizer=tokenizer, seed=config.prompts.seed, folder=config.folder)
+    chosen = prompts.split(Split.CALIBRATION)[:NUM_PROBES]
+    sampling = SamplingParams(max_tokens=PROBE_TOKENS)
+    requests = build_requests(chosen, tokenizer, sampling, stop_ids=stop_ids_of(path))
+    list(engine.serve([replace(requests[0], sampling=replace(sampling, max_tokens=1))]))  # loads the weights
+    started = time.monotonic()
+    outputs = {output.request_id: output for output in engine.serve(requests)}
+    serving = sum(len(output.ids) for output in outputs.values()) / (time.monotonic() - started)
+    noise, scoring = _noise(scorer, requests, outputs)
+    return [
+        Finding(subject="baseline", is_ok=True, text=f"served {NUM_PROBES} requests at {serving:.0f} tokens/s"),
+        Finding(subject="scorer", is_ok=True, text=f"{scoring:.0f} reply tokens/s; largest gap difference between two scorings in other batches {noise:.2g} nats"),
+        *[_cost(name, serving, scoring) for name in BUDGETS],
+    ]
+
+
+def _noise(
+    scorer: Scorer, requests: tuple[Request, ...], outputs: dict[str, ServedOutput]
+) -> tuple[float, float]:
+    """(largest |gap - gap| between batched and single scoring in nats, reply tokens per second)."""
+    jobs = [ScoringJob(request=request, outputs=(outputs[request.id],)) for request in requests]
+    started = time.monotonic()
+    together = scorer.score(jobs)[0]
+    rate = together.num_tokens / (time.monotonic() - started)
+    alone = np.concatenate([scorer.score([job])[0].gap for job in jobs])
+    known = np.isfinite(together.gap) & np.isfinite(alone)
+    return float(np.abs(together.gap - alone)[known].max(initial=0.0)), rate
+
+
+def _cost(name: str, serving: float, scoring: float) -> Finding:
+    sizes = BUDGETS[name]
+    served = sizes.max_tokens * (2 * sizes.num_requests + 2 * sizes.num_calibration)
+    minutes = (served / serving + served / scoring) / 60
+    return Finding(subject=f"budget {name}", is_ok=True, text=f"at most about {minutes:.0f} min for one candidate as fast as stock")

@@ -1,0 +1,72 @@
+"""Fingerprints of a run: collected once, kept in the run folder, compared when the run is resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lossguard.config import SystemConfig
+from lossguard.errors import UsageError
+from lossguard.fingerprint import Fingerprint, collect_fingerprint, comparable
+from lossguard.stages.workspace import Workspace
+
+FILE = "fingerprints.json"
+
+
+def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
+    """Stock's and every candidate's fingerprint, and what in each candidate's differs from stock's.
+
+    Raises UsageError LG0614 if a run is resumed on a machine, or with versions, that are not comparable.
+    """
+    path = workspace.folder.path / FILE
+    if workspace.is_offline:
+        return workspace.folder.read_json(FILE)
+    now = _collect(workspace)
+    if path.is_file():
+        _require_comparable(workspace, workspace.folder.read_json(FILE), now)
+    workspace.folder.write_json(FILE, now)
+    return now
+
+
+def with_scorer(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str, Any]:
+    """The same with the scorer's own facts, known once it has loaded; kept in the run folder."""
+    if not workspace.is_offline and workspace.has_scorer:
+        fingerprints = {**fingerprints, "scorer": dict(workspace.scorer().fingerprint())}
+        workspace.folder.write_json(FILE, fingerprints)
+    return fingerprints
+
+
+def _collect(workspace: Workspace) -> dict[str, Any]:
+    stock = _of_system(workspace, workspace.plan.stock)
+    candidates = {system.name: _of_system(workspace, system) for system in workspace.plan.systems}
+    return {
+        "stock": stock.to_json(),
+        "candidates": {name: fingerprint.to_json() for name, fingerprint in candidates.items()},
+        "differences": {
+            name: [str(difference) for difference in comparable(stock, fingerprint)]
+            for name, fingerprint in candidates.items()
+        },
+        "scorer": {"engine": workspace.plan.config.scorer.engine, "options": dict(workspace.plan.config.scorer.options)},
+    }
+
+
+def _of_system(workspace: Workspace, system: SystemConfig) -> Fingerprint:
+    return collect_fingerprint(
+        target=workspace.target_path,
+        engine=workspace.engine(system).fingerprint(),
+        served=workspace.model_path(system) if system.model else None,
+    )
+
+
+def _require_comparable(workspace: Workspace, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Replies of the same system from two machines must not be judged as one run."""
+    pairs = {"stock": (saved["stock"], now["stock"])}
+    pairs |= {name: (saved["candidates"][name], found) for name, found in now["candidates"].items()}
+    for name, (before, after) in pairs.items():
+        differences = comparable(Fingerprint.from_json(before), Fingerprint.from_json(after))
+        if differences:
+            raise UsageError(
+                f"{name} of {workspace.folder.path} was served elsewhere: {'; '.join(map(str, differences))}",
+                why="half a run from one stack and half from another is a comparison of nothing",
+                fix="resume where the run was started, or start a new run",
+                code="LG0614",
+            )

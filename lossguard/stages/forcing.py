@@ -1,0 +1,85 @@
+"""Forcing: scores of served tokens, in shards that survive a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lossguard.records import ForcedScores, Request, ServedOutput
+from lossguard.scoring.base import Scorer, ScoringJob
+from lossguard.scoring.columns import concat_scores, load_scores, save_scores
+
+SHARD_REQUESTS = 120  # scored between two writes; also how far length bucketing can look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcingTask:
+    """Arms to be scored along one prefix tree, and the file stem of each arm's shards."""
+
+    requests: Sequence[Request]
+    arms: Sequence[Sequence[ServedOutput]]  # [arm][request]
+    stems: Sequence[Path]  # [arm], such as .../dflash/scores
+
+
+def force(scorer: Callable[[], Scorer], task: ForcingTask, progress: Callable[[int], None]) -> list[ForcedScores]:
+    """Scores per arm, read from shards where they fit the outputs, made and written otherwise."""
+    shards: list[list[ForcedScores]] = [[] for _ in task.arms]
+    for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
+        window = slice(first, first + SHARD_REQUESTS)
+        requests, arms = task.requests[window], [arm[window] for arm in task.arms]
+        paths = [stem.with_name(f"{stem.name}-{number:04d}.safetensors") for stem in task.stems]
+        scores = _saved(paths, arms)
+        if scores is None:
+            scores = _score(scorer(), requests, arms, progress)
+            for path, column in zip(paths, scores, strict=True):
+                save_scores(path, column)
+        else:
+            progress(sum(column.num_tokens for column in scores))
+        for arm_shards, column in zip(shards, scores, strict=True):
+            arm_shards.append(column)
+    return [concat_scores(arm_shards) for arm_shards in shards]
+
+
+def load_forced(task: ForcingTask) -> list[ForcedScores] | None:
+    """Saved scores per arm, or None if a shard is missing or belongs to other outputs."""
+    shards: list[list[ForcedScores]] = [[] for _ in task.arms]
+    for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
+        arms = [arm[first : first + SHARD_REQUESTS] for arm in task.arms]
+        scores = _saved([stem.with_name(f"{stem.name}-{number:04d}.safetensors") for stem in task.stems], arms)
+        if scores is None:
+            return None
+        for arm_shards, column in zip(shards, scores, strict=True):
+            arm_shards.append(column)
+    return [concat_scores(arm_shards) for arm_shards in shards]
+
+
+def _score(
+    scorer: Scorer,
+    requests: Sequence[Request],
+    arms: Sequence[Sequence[ServedOutput]],
+    progress: Callable[[int], None],
+) -> list[ForcedScores]:
+    jobs = [
+        ScoringJob(request=request, outputs=tuple(arm[index] for arm in arms))
+        for index, request in enumerate(requests)
+    ]
+    return scorer.score(jobs, progress=progress)
+
+
+def _saved(paths: Sequence[Path], arms: Sequence[Sequence[ServedOutput]]) -> list[ForcedScores] | None:
+    if not all(path.exists() for path in paths):
+        return None
+    scores = [load_scores(path) for path in paths]
+    fits = all(_belongs(column, arm) for column, arm in zip(scores, arms, strict=True))
+    return scores if fits else None
+
+
+def _belongs(scores: ForcedScores, outputs: Sequence[ServedOutput]) -> bool:
+    """Whether these are scores of exactly these replies."""
+    if scores.request_ids != tuple(output.request_id for output in outputs):
+        return False
+    served = np.fromiter((token for output in outputs for token in output.ids), dtype=np.int64)
+    return bool(np.array_equal(served, scores.served_id))

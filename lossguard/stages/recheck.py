@@ -1,0 +1,145 @@
+"""One position looked at again: scored afresh, and served again by stock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lossguard.engines.base import ForcedPrefix
+from lossguard.errors import UsageError, near_miss
+from lossguard.listener import SilentListener
+from lossguard.plan_file import plan_from_json
+from lossguard.records import Request, ServedOutput
+from lossguard.run_folder import RunFolder, read_outputs
+from lossguard.scoring.base import ScoringJob
+from lossguard.stages.workspace import Workspace, prepare_requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recheck:
+    """What the target says about one served token, and what stock serves there now."""
+
+    request_id: str
+    position: int
+    candidate: str
+    served_id: int
+    served_text: str
+    best_id: int
+    best_text: str
+    gap_nats: float | None
+    rank: int
+    top: tuple[tuple[int, str, float], ...]  # (id, text, logit), best first
+    context: str  # the last tokens before the position, as text
+    replays: Mapping[str, int]  # configuration -> token that stock serves there
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self)
+
+
+def recheck(run_folder: Path, *, request_id: str, position: int, candidate: str | None = None) -> Recheck:
+    """Score one served token of a run again and replay it on stock, alone and among its neighbours.
+
+    ``candidate`` may be left out where the run has one. Raises UsageError LG0615 for an unknown request,
+    candidate or position.
+    """
+    folder = RunFolder.open(run_folder)
+    plan = plan_from_json(folder.read_json("plan.json"), run_folder)
+    workspace = Workspace(plan=plan, folder=folder, listener=SilentListener())
+    try:
+        requests = prepare_requests(workspace).test
+        name = _candidate(plan.config.systems, [system.name for system in plan.systems], candidate)
+        outputs, _notes = read_outputs(folder.path / name / "outputs.jsonl")
+        index, output = _find(requests, outputs, request_id, position)
+        return _look(workspace, name, requests, outputs, index, output, position)
+    finally:
+        workspace.close()
+
+
+def _candidate(systems: Mapping[str, object], candidates: list[str], asked: str | None) -> str:
+    if asked is None and len(candidates) == 1:
+        return candidates[0]
+    if asked is None or asked not in systems:
+        raise _unknown(f"the run's candidates are {', '.join(candidates)}; asked: {asked!r}")
+    return asked
+
+
+def _find(
+    requests: tuple[Request, ...], outputs: Mapping[str, ServedOutput], request_id: str, position: int
+) -> tuple[int, ServedOutput]:
+    if request_id not in outputs:
+        raise _unknown(f"the run has no reply to a request {request_id!r}. {near_miss(request_id, outputs)[:200]}")
+    output = outputs[request_id]
+    if not 0 <= position < len(output.ids):
+        raise _unknown(f"the reply to {request_id} has {len(output.ids)} tokens, so no position {position}")
+    index = next(index for index, request in enumerate(requests) if request.id == request_id)
+    return index, output
+
+
+def _look(
+    workspace: Workspace,
+    name: str,
+    requests: tuple[Request, ...],
+    outputs: Mapping[str, ServedOutput],
+    index: int,
+    output: ServedOutput,
+    position: int,
+) -> Recheck:
+    scores = workspace.scorer().score([ScoringJob(request=requests[index], outputs=(output,))])[0]
+    tokenizer = workspace.tokenizer()
+
+    def text(*ids: int) -> str:
+        return str(tokenizer.decode(list(ids)))
+
+    gap = float(scores.gap[position])
+    best = int(scores.best_id[position])
+    top = zip(scores.top_ids[position].tolist(), scores.top_logits[position].tolist(), strict=True)
+    return Recheck(
+        request_id=output.request_id,
+        position=position,
+        candidate=name,
+        served_id=output.ids[position],
+        served_text=text(output.ids[position]),
+        best_id=best,
+        best_text=text(best),
+        gap_nats=gap if gap < float("inf") else None,
+        rank=int(scores.rank[position]),
+        top=tuple((token, text(token), logit) for token, logit in top),
+        context=text(*output.ids[max(0, position - 20) : position]),
+        replays=_replays(workspace, requests, outputs, index, position),
+    )
+
+
+def _replays(
+    workspace: Workspace,
+    requests: tuple[Request, ...],
+    outputs: Mapping[str, ServedOutput],
+    index: int,
+    position: int,
+) -> dict[str, int]:
+    engine = workspace.engine(workspace.plan.stock)
+    if not engine.capabilities.forced_decode:
+        return {}
+    found = {}
+    concurrency = max(1, engine.capabilities.concurrency)
+    for size in dict.fromkeys((1, concurrency, max(1, concurrency // 2))):
+        first = index - index % size
+        batch = [
+            ForcedPrefix(request=request, served_ids=ids, num_positions=min(position + 1, len(ids)))
+            for request in requests[first : first + size]
+            if (ids := outputs[request.id].ids)
+        ]
+        row = next(row for row, prefix in enumerate(batch) if prefix.request.id == requests[index].id)
+        found["alone" if size == 1 else f"batch-{size}"] = engine.forced_decode(batch)[row][position]
+    return found
+
+
+def _unknown(found: str) -> UsageError:
+    return UsageError(
+        found,
+        why="a position can only be looked at again in a run that served it",
+        fix="take request and position from the run's report.json or audit.jsonl",
+        code="LG0615",
+    )

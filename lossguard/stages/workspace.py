@@ -1,0 +1,161 @@
+"""What the stages of one run share: plan, folder, requests, and engines and scorer that start when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lossguard.config import SystemConfig
+from lossguard.engines.base import Engine, EngineSpec
+from lossguard.engines.registry import engine_factory
+from lossguard.errors import IntegrityError
+from lossguard.listener import Listener
+from lossguard.models import resolve_model
+from lossguard.plan import Plan
+from lossguard.prompts import load_prompt_set
+from lossguard.prompts.base import PromptSet, Split
+from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
+from lossguard.records import Request, SamplingParams
+from lossguard.run_folder import RunFolder
+from lossguard.scoring.base import Scorer
+from lossguard.scoring.registry import scorer_factory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CALIBRATION_LOGPROBS = 5  # enough to find the scorer's two best tokens among the reported ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequests:
+    """The requests of a run: calibration (stock only, greedy) and test."""
+
+    calibration: tuple[Request, ...]
+    test: tuple[Request, ...]
+    sha256: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass
+class Workspace:
+    """Owns the engines and the scorer of a run; ``close`` gives all of them back."""
+
+    plan: Plan
+    folder: RunFolder
+    listener: Listener
+    is_offline: bool = False  # judge what is on disk: no engine and no scorer may start
+    _engines: dict[str, Engine] = field(default_factory=dict)
+    _scorer: Scorer | None = None
+    _tokenizer: PreTrainedTokenizerBase | None = None
+
+    @property
+    def target_path(self) -> Path:
+        """The target's folder: weights for scoring, tokenizer, config."""
+        return resolve_model(self.plan.config.model, self.plan.config.folder)
+
+    def model_path(self, system: SystemConfig) -> Path:
+        """The folder that a system serves: its own ``model``, else the target."""
+        return resolve_model(system.model or self.plan.config.model, self.plan.config.folder)
+
+    def engine(self, system: SystemConfig) -> Engine:
+        """The system's engine, created on first use."""
+        self._require_online(f"system {system.name!r}")
+        if system.name not in self._engines:
+            handle = self.plan.handle(system.name)
+            create: Callable[[EngineSpec], Engine] = handle.create if handle else engine_factory(system.engine)
+            spec = EngineSpec(name=system.name, model_path=str(self.model_path(system)), options=system.options)
+            self._engines[system.name] = create(spec)
+        return self._engines[system.name]
+
+    def release(self, system: SystemConfig) -> None:
+        """Close one system's engine."""
+        engine = self._engines.pop(system.name, None)
+        if engine is not None:
+            engine.close()
+
+    def scorer(self) -> Scorer:
+        """The scorer, created on first use."""
+        self._require_online("the scorer")
+        if self._scorer is None:
+            config = self.plan.config.scorer
+            self._scorer = scorer_factory(config.engine)(str(self.target_path), config.options)
+        return self._scorer
+
+    @property
+    def has_scorer(self) -> bool:
+        """Whether the scorer has been started."""
+        return self._scorer is not None
+
+    def _require_online(self, what: str) -> None:
+        if self.is_offline:
+            raise IntegrityError(
+                f"{self.folder.path} lacks what {what} would have to make again",
+                why="judging again uses saved replies and scores only, so that no number can change under it",
+                fix="finish the run first: lossguard check --resume RUN",
+                code="LG0613",
+            )
+
+    def close(self) -> None:
+        """Give back every engine and the scorer."""
+        for name in list(self._engines):
+            self._engines.pop(name).close()
+        if self._scorer is not None:
+            self._scorer.close()
+            self._scorer = None
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The target's tokenizer, loaded once."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.target_path)
+        return self._tokenizer
+
+
+def prepare_requests(workspace: Workspace) -> RunRequests:
+    """Requests of the run: read back if the run folder has them, else built from the prompt sets and written."""
+    folder = workspace.folder
+    if (folder.path / "requests.jsonl").is_file():
+        facts = folder.read_json("prompts.json")
+        return RunRequests(
+            calibration=folder.read_requests("calibration-requests.jsonl"),
+            test=folder.read_requests("requests.jsonl"),
+            sha256=facts["sha256"],
+            reasons=tuple(facts["reasons"]),
+        )
+    requests = _build(workspace)
+    folder.write_requests("calibration-requests.jsonl", requests.calibration)
+    folder.write_json("prompts.json", {"sha256": requests.sha256, "reasons": list(requests.reasons)})
+    folder.write_requests("requests.jsonl", requests.test)
+    return requests
+
+
+def _build(workspace: Workspace) -> RunRequests:
+    plan, sizes = workspace.plan, workspace.plan.sizes
+    tokenizer, stop_ids = workspace.tokenizer(), stop_ids_of(workspace.target_path)
+    names = tuple(plan.prompt_sets or plan.config.prompts.sets)
+    prompts: PromptSet = load_prompt_set(
+        names,
+        tokenizer=tokenizer,
+        seed=plan.config.prompts.seed,
+        num_calibration=sizes.num_calibration,
+        num_test=sizes.num_requests,
+        folder=plan.config.folder,
+    )
+    greedy = SamplingParams(max_tokens=sizes.max_tokens)
+    sampled = replace(greedy, temperature=plan.temperature, seed=plan.effective_seed) if plan.temperature else greedy
+    return RunRequests(
+        calibration=build_requests(prompts.split(Split.CALIBRATION), tokenizer, greedy, stop_ids=stop_ids),
+        test=build_requests(
+            prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats
+        ),
+        sha256=prompts.sha256,
+        reasons=prompts.reasons,
+    )
+
+
+def with_logprobs(requests: Sequence[Request], engine: Engine) -> tuple[Request, ...]:
+    """The same requests asking for top log-probabilities, as far as the engine reports them."""
+    count = min(CALIBRATION_LOGPROBS, engine.capabilities.max_logprobs)
+    return tuple(replace(request, sampling=replace(request.sampling, logprobs=count)) for request in requests)
+

@@ -1,0 +1,1 @@
+"""Ready-made suites that people run against their own systems."""

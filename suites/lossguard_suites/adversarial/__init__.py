@@ -1,0 +1,1 @@
+"""Adversarial suites: faults and controls that an instrument must tell apart."""
