@@ -55,7 +55,7 @@ def logits_run(model: nn.Module, token_budget: int) -> Run:
     return run
 
 
-def hflm_run(model: nn.Module, tokenizer: Any, batch_size: int | str, max_length: int) -> Run:
+def hflm_run(model: nn.Module, tokenizer: Any, batch_size: int, max_length: int) -> Run:
     """lm-eval's HFLM at one batch size, on token ids."""
     from lm_eval.models.huggingface import HFLM
 

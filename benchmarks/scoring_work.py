@@ -49,7 +49,7 @@ class Work:
 
     def num_unique_tokens(self) -> int:
         """Input tokens of the prefix trees: what has to be run."""
-        prefixes = set()
+        prefixes: set[int] = set()
         for prompt, reply in self.sequences():
             inputs = tuple(prompt + reply[:-1])
             prefixes.update(hash(inputs[: end + 1]) for end in range(len(inputs)))

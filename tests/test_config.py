@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_reads_a_file(tmp_path: Path) -> None:
     config = load_config(tmp_path / "lossguard.toml")
     assert config.system("lookup").expect == {"drafts": True}
     assert config.system("stock").options == {"batch_size": 8}
-    assert config.scorer.engine == "torch" and config.scorer.options == {"threads": 2}
+    assert config.scorer.engine == "torch"
+    assert config.scorer.options == {"threads": 2}
     assert config.prompts.sets == ("default", "mine.jsonl")
     assert config.folder == tmp_path
 
@@ -89,6 +91,7 @@ def test_plan_checks_itself() -> None:
     assert Plan(config, candidates=["a"]).sizes == BUDGETS["standard"]
     assert Plan(config, candidates=["a"], seed=3).effective_seed == 3
     assert Plan(config, candidates=["a"]).effective_seed == 17
+    bad: dict[str, Any]
     for bad in (
         {"candidates": []},
         {"candidates": "a"},
@@ -99,4 +102,4 @@ def test_plan_checks_itself() -> None:
         {"candidates": ["a"], "temperature": -1.0},
     ):
         with pytest.raises(UsageError, match="LG0604"):
-            Plan(config, **bad)  # type: ignore[arg-type]
+            Plan(config, **bad)

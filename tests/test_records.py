@@ -72,7 +72,9 @@ def test_reported_nan_is_kept_as_null() -> None:
     output = ServedOutput(request_id="a", ids=(1, 2), finish_reason=FinishReason.LENGTH, logprobs=reported)
     text = json.dumps(output.to_json(), allow_nan=False)
     back = ServedOutput.from_json(json.loads(text)).logprobs
-    assert back is not None and math.isnan(back.served[0]) and back.served[1] == -1.0
+    assert back is not None
+    assert math.isnan(back.served[0])
+    assert back.served[1] == -1.0
 
 
 def test_an_infinite_gap_survives_json() -> None:

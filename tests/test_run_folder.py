@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from lossguard import run_folder as module
 from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.records import FinishReason, ServedOutput
 from lossguard.run_folder import RunFolder, append_line, read_outputs, write_atomically
@@ -76,7 +75,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(StorageError, match="the disk is full"):
         append_line(path, output("b"))
     with pytest.raises(StorageError, match="the disk is full"):

@@ -19,6 +19,8 @@ from lossguard.checks.proportions import (
 )
 
 NUM_RESAMPLES = 4000
+MINIMUM_SPREAD_CLUSTERS = 10
+"""Under this many clusters their spread is unknown: each then counts as one observation."""
 MINIMUM_HIT_CLUSTERS = 5
 """Under this many clusters with a hit in an arm, resampling sees too few values of that arm to give its tail."""
 
@@ -126,7 +128,8 @@ def paired_bounds(comparison: Comparison, weights: FloatArray) -> Bounds:
     arms = ((sums.candidate, sums.candidate_tokens), (sums.stock, sums.stock_tokens))
     with np.errstate(invalid="ignore", divide="ignore"):
         means = [values.sum(axis=1) / tokens.sum(axis=1) for values, tokens in arms]
-    is_few = [(arm > 0).sum(axis=1) < MINIMUM_HIT_CLUSTERS for arm in (hits.candidate, hits.stock)]
+    too_few = sums.num_clusters < MINIMUM_SPREAD_CLUSTERS
+    is_few = [too_few | ((arm > 0).sum(axis=1) < MINIMUM_HIT_CLUSTERS) for arm in (hits.candidate, hits.stock)]
     return Bounds(
         bootstrap=bootstrap_t(sums, weights),
         effective=effective_counts(hits),
@@ -146,9 +149,13 @@ def effective_counts(hits: PairedSums) -> Counts:
 
     An arm with few hits cannot show its own clustering, so that each arm takes the larger design effect of the two.
     """
-    effect = np.maximum(
-        design_effect(hits.candidate, hits.candidate_tokens), design_effect(hits.stock, hits.stock_tokens)
-    )
+    if hits.num_clusters < MINIMUM_SPREAD_CLUSTERS:
+        largest = np.maximum(hits.candidate_tokens.sum(axis=-1), hits.stock_tokens.sum(axis=-1))
+        effect = np.maximum(largest / hits.num_clusters, 1.0)
+    else:
+        effect = np.maximum(
+            design_effect(hits.candidate, hits.candidate_tokens), design_effect(hits.stock, hits.stock_tokens)
+        )
     return counts(
         hits.candidate.sum(axis=-1) / effect,
         hits.candidate_tokens.sum(axis=-1) / effect,

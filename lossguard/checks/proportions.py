@@ -44,15 +44,21 @@ def score_statistic(given: Counts, difference: ArrayLike) -> FloatArray:
     Source: Miettinen and Nurminen 1985, Statistics in Medicine 4, 213-226, appendix I.
     """
     delta = np.asarray(difference, dtype=np.float64)
-    share1, share2 = given.first / given.first_trials, given.second / given.second_trials
     total = given.first_trials + given.second_trials
-    null1, null2 = _null_shares(given, delta)
-    variance = null1 * (1 - null1) / given.first_trials + null2 * (1 - null2) / given.second_trials
-    variance = np.maximum(variance * total / np.maximum(total - 1, 1e-9), 0.0)
-    distance = share1 - share2 - delta
     with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = distance / np.sqrt(variance)
-    return np.where(variance > 0, statistic, np.where(distance == 0, 0.0, np.sign(distance) * np.inf))
+        null1, null2 = _null_shares(given, delta)
+        variance = null1 * (1 - null1) / given.first_trials + null2 * (1 - null2) / given.second_trials
+    variance = np.maximum(variance * total / np.maximum(total - 1, 1e-9), 0.0)
+    distance = _difference(given) - delta
+    flat = variance <= 0
+    statistic = distance / np.sqrt(np.where(flat, 1.0, variance))
+    return np.where(flat, np.where(distance == 0, 0.0, np.copysign(np.inf, distance)), statistic)
+
+
+def _difference(given: Counts) -> FloatArray:
+    """p1 - p2; NaN where an arm has no trials."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(given.first / given.first_trials - given.second / given.second_trials)
 
 
 def _null_shares(given: Counts, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -76,7 +82,7 @@ def score_upper(given: Counts, alpha: float) -> FloatArray:
     from scipy.special import ndtri
 
     limit = float(ndtri(alpha))
-    low = np.atleast_1d(given.first / given.first_trials - given.second / given.second_trials)
+    low = np.atleast_1d(_difference(given))
     high = np.ones_like(low)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -134,7 +140,7 @@ def exact_lower(given: Counts, alpha: float) -> FloatArray:
     low1 = binomial_lower(x1, n1, alpha / 2)
     box = np.where(x1 > 0, low1 - binomial_upper(x2, n2, alpha / 2), -binomial_upper(x2, n2, alpha))
     share = np.minimum(binomial_lower(x1, x1 + x2, alpha / 2), 1 - 1e-12)
-    ratio = share / (1 - share) * n2 / n1
+    ratio = share / (1 - share) * n2 / np.where(n1 > 0, n1, np.inf)
     return np.where(ratio > 1, np.maximum(low1 * (1 - 1 / np.maximum(ratio, 1e-300)), box), box)
 
 

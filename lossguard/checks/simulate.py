@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from lossguard.checks.base import FloatArray
 from lossguard.checks.clusters import PairedSums
 
 Kind = Literal["none", "spread", "bursty", "late"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _BURSTY_SHARE = 0.05
 """Of requests, which carry a bursty excess alone."""
 

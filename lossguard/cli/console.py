@@ -33,7 +33,9 @@ class ConsoleListener:
             self.message(f"{title}: {count[0]:,} {unit} in {time.monotonic() - started:.0f} s")
             return
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._errors, transient=True) as bar:
+        with Progress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._errors, transient=True
+        ) as bar:
             task = bar.add_task(title, total=max(1, total))
             yield lambda amount: bar.update(task, advance=amount)
 

@@ -19,8 +19,12 @@ def register(app: typer.Typer) -> None:
 def score(
     source: Annotated[Path, typer.Argument(help='JSONL: {"id", "prompt_ids", "output_ids"} per line')],
     output: Annotated[Path, typer.Option(help="where the columns go")] = Path("scores.safetensors"),
-    config: Annotated[Path | None, typer.Option("--config", help="a configuration; its model and scorer are used")] = None,
-    model: Annotated[str | None, typer.Option(help="the target instead of a configuration: a folder, or smollm2")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="a configuration; its model and scorer are used")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="the target instead of a configuration: a folder, or smollm2")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="write the summary to this file")] = None,
 ) -> int:
     """Teacher-force recorded replies through the target with an FP32 LM head and save gap, rank and the rest."""

@@ -11,6 +11,7 @@ from typing import Any
 SEVERITY = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
 WORDS = {"PASS": "LOSSLESS", "FAIL": "NOT LOSSLESS", "INCONCLUSIVE": "INCONCLUSIVE"}
 NUM_EXAMPLES = 3
+NUM_NOTES = 3
 
 
 def render_header(report_head: Mapping[str, Any]) -> str:
@@ -31,11 +32,12 @@ def render_header(report_head: Mapping[str, Any]) -> str:
 
 def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """One claim: its table, then (if it is not PASS) the places and the command that shows them again."""
-    lines = ["", f"{WORDS[claim['verdict']]}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}"]
-    lines.append(f"  {'check':<11}{'verdict':<14}{'candidate':<13}{'stock':<13}{'bound':<14}{'limit':<12}")
-    for check in sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]]):
-        lines.append(_row(check))
-        lines.extend(f"              {note}" for note in check["notes"])
+    lines = [
+        "",
+        f"{WORDS[claim['verdict']]}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
+    ]
+    checks = sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]])
+    lines.extend(_check_rows(checks))
     lines.extend(_examples(claim, run))
     lines.append(f"  not covered: {'; '.join(claim['does_not_cover'])}")
     return "\n".join(lines)
@@ -57,12 +59,21 @@ def render_outcome(report: Mapping[str, Any]) -> str:
     )
 
 
-def _row(check: Mapping[str, Any]) -> str:
-    head = f"  {check['check']:<11}{check['verdict']:<14}"
-    if check.get("candidate"):
-        columns = f"{check['candidate']:<13}{check.get('stock', ''):<13}{check.get('bound', ''):<14}"
-        return f"{head}{columns}{check.get('limit', ''):<12}".rstrip()
-    return f"{head}{check['summary']}"
+def _check_rows(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table: numbers in columns where a check compares two, its summary where it counts; notes below a row."""
+    compared = [check for check in checks if check.get("candidate") and check.get("bound")]
+    keys = ("candidate", "stock", "bound", "limit")
+    widths = [max(len(text) for text in (key, *(check.get(key, "") for check in compared))) for key in keys]
+    header = "  ".join(key.ljust(width) for key, width in zip(keys, widths, strict=True))
+    lines = [f"  {'check':<11}{'verdict':<14}{header if compared else ''}".rstrip()]
+    for check in checks:
+        columns = "  ".join(check.get(key, "").ljust(width) for key, width in zip(keys, widths, strict=True))
+        text = columns if check in compared else check["summary"]
+        lines.append(f"  {check['check']:<11}{check['verdict']:<14}{text}".rstrip())
+        lines.extend(f"{'':<27}{note}" for note in check["notes"][:NUM_NOTES])
+        if len(check["notes"]) > NUM_NOTES:
+            lines.append(f"{'':<27}and {len(check['notes']) - NUM_NOTES} more, in the report")
+    return lines
 
 
 def _sizes(sizes: Mapping[str, Any]) -> str:
@@ -70,8 +81,8 @@ def _sizes(sizes: Mapping[str, Any]) -> str:
         return ""
     return (
         f"{sizes['num_requests']} requests, {sizes['num_clusters']} clusters, "
-        f"{sizes['num_tokens_candidate']:,} + {sizes['num_tokens_stock']:,} tokens; "
-        f"diverging requests {100 * sizes['diverging_fraction']:.0f} %; DEFF {sizes['deff']:.2f}, rho {sizes['rho']:.4f}"
+        f"{sizes['num_tokens_candidate']:,} + {sizes['num_tokens_stock']:,} tokens; diverging requests "
+        f"{100 * sizes['diverging_fraction']:.0f} %; DEFF {sizes['deff']:.2f}, rho {sizes['rho']:.4f}"
     )
 
 
@@ -110,4 +121,6 @@ def _quoted(text: str | None) -> str:
 def render_table(rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

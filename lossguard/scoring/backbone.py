@@ -19,7 +19,7 @@ _CACHEABLE_LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Key-value states of a batch that was run; row ``r`` holds its tokens at ``starts[r] : starts[r] + lengths[r]``."""
+    """Key-value states of a batch: row ``r`` holds its tokens at the places ``starts[r] : starts[r] + lengths[r]``."""
 
     cache: DynamicCache
     starts: Tensor  # [R] int64
@@ -62,7 +62,9 @@ class Backbone:
             return f"the base model takes no {', '.join(sorted(needed - self._parameters))}"
         text_config = self._config.get_text_config() if hasattr(self._config, "get_text_config") else self._config
         odd = set(getattr(text_config, "layer_types", None) or ()) - _CACHEABLE_LAYERS
-        return f"its layers of type {', '.join(sorted(odd))} keep no key-value cache that can be expanded" if odd else None
+        if not odd:
+            return None
+        return f"layers of type {', '.join(sorted(odd))} keep no cache that can be expanded"
 
     def run(self, tokens: Tensor) -> Tensor:
         """Hidden states [R, L, D] of right-padded tokens [R, L].
@@ -105,19 +107,18 @@ class _TailLayer(DynamicLayer):
     So the expanded states of all layers never exist at once, unless ``keep`` asks for them to go on from.
     """
 
-    def __init__(self, shared: DynamicLayer, rows: Tensor, source: Tensor, *, keep: bool) -> None:
-        super().__init__()
-        self._shared = shared
-        self._index = (rows[:, None], slice(None), source)  # [R, 1], all heads, [R, P]
+    def __init__(self, shared: tuple[Tensor, Tensor], rows: Tensor, source: Tensor, *, keep: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._shared_keys, self._shared_values = shared
+        device = self._shared_keys.device
+        self._index = (rows.to(device)[:, None], slice(None), source.to(device))  # [R, 1], all heads, [R, P]
         self._keep = keep
         self._seen = int(source.shape[1])
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """All keys and values [R, H, P + L, D] of the layer."""
-        keys = torch.cat([self._shared.keys[self._index].transpose(1, 2), key_states], dim=-2)
-        values = torch.cat([self._shared.values[self._index].transpose(1, 2), value_states], dim=-2)
+        keys = torch.cat([self._shared_keys[self._index].transpose(1, 2), key_states], dim=-2)
+        values = torch.cat([self._shared_values[self._index].transpose(1, 2), value_states], dim=-2)
         self._seen = int(keys.shape[-2])
         if self._keep:
             self.keys, self.values, self.is_initialized = keys, values, True
@@ -131,13 +132,13 @@ class _TailLayer(DynamicLayer):
 def _expanded(continuation: Continuation, source: Tensor) -> DynamicCache:
     """A cache whose row ``r`` starts with the places ``source[r]`` of its parent. Layers without states stay so."""
     cache = DynamicCache()
-    layers = []
+    layers: list[Any] = []
     for layer in continuation.prefix.cache.layers:
-        if layer.keys is None:
+        if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
+            shared = (layer.keys, layer.values)
+            layers.append(_TailLayer(shared, continuation.parents, source, keep=continuation.keep))
+        else:
             layers.append(DynamicLayer())
-            continue
-        rows, places = continuation.parents.to(layer.keys.device), source.to(layer.keys.device)
-        layers.append(_TailLayer(layer, rows, places, keep=continuation.keep))
     cache.layers = layers
     return cache
 

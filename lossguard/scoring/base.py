@@ -30,9 +30,7 @@ class Scorer(Protocol):
     def fingerprint(self) -> Mapping[str, Any]:
         """Facts that change numerics (JSON values)."""
 
-    def score(
-        self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None
-    ) -> list[ForcedScores]:
+    def score(self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None) -> list[ForcedScores]:
         """One ForcedScores per arm, requests in the order of ``jobs``.
 
         ``progress`` is called with the number of tokens just scored. Raises ScorerError.

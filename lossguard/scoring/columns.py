@@ -56,7 +56,19 @@ NOT_SAMPLED: Final[dict[str, float]] = {
     "pit_high": 1.0,
     "in_support": 1.0,
 }
-"""What the sampled columns hold for tokens of greedy requests and for tokens that are not finite: no information."""
+"""What the sampled columns hold for tokens of greedy requests: no information."""
+
+NOT_FINITE: Final[dict[str, float]] = {
+    "gap": 0.0,
+    "best_logit": 0.0,
+    "rank": -1,
+    "best_id": -1,
+    "logprob": 0.0,
+    "top_ids": -1,
+    "top_logits": 0.0,
+    **NOT_SAMPLED,
+}
+"""What the other columns hold where ``finite`` is False: never NaN, and no rank or id that exists."""
 
 
 def save_scores(path: str | Path, scores: ForcedScores) -> None:
@@ -85,7 +97,7 @@ def load_scores(path: str | Path) -> ForcedScores:
             _require(metadata.get("format") == _FORMAT, path, f"its format is {metadata.get('format')!r}")
             version = metadata.get("schema_version")
             _require(version == SCHEMA_VERSION, path, f"its schema version is {version!r}, known is {SCHEMA_VERSION!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, struct.error) as error:
         raise _damaged(path, str(error)) from error
     return _from_tensors(path, tensors)
@@ -137,7 +149,7 @@ def _columns(scores: ForcedScores) -> dict[str, NDArray[Any]]:
 def _with_sampled_columns(scores: ForcedScores) -> ForcedScores:
     if scores.entropy is not None:
         return scores
-    filled = {
+    filled: dict[str, Any] = {
         name: np.full(scores.num_tokens, NOT_SAMPLED[name], dtype=dtype) for name, dtype in SAMPLED_DTYPES.items()
     }
     return dataclasses.replace(scores, **filled)
@@ -196,7 +208,7 @@ def _require_offsets(path: str | Path, offsets: NDArray[np.int64], num_requests:
     _require(int(offsets[0]) == 0 and bool((np.diff(offsets) >= 0).all()), path, "its offsets do not ascend from 0")
 
 
-def _require(condition: bool, path: str | Path, found: str) -> None:  # noqa: FBT001 - reads like an assert
+def _require(condition: bool, path: str | Path, found: str) -> None:  # noqa: FBT001
     if not condition:
         raise _damaged(path, found)
 

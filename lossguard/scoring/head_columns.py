@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lossguard.scoring.columns import NOT_FINITE
 from lossguard.scoring.lm_head import Fp32Head
 from lossguard.scoring.sampled_columns import SamplingColumns, sampled_columns
 
@@ -33,20 +34,21 @@ class TileSizes:
 
     vocab_tile: int  # columns of a tile
     dense_rows: int  # rows whose whole logits are held
+    dense_part: int  # of those, how many are worked on together
 
 
 def tile_sizes(device: torch.device, vocab_size: int) -> TileSizes:
     """Tiles that stay in a CPU's cache, and tiles that fill a GPU."""
     if device.type == "cuda":
-        return TileSizes(vocab_tile=min(8192, vocab_size), dense_rows=256)
-    return TileSizes(vocab_tile=min(2048, vocab_size), dense_rows=64)
+        return TileSizes(vocab_tile=min(8192, vocab_size), dense_rows=256, dense_part=256)
+    return TileSizes(vocab_tile=min(2048, vocab_size), dense_rows=64, dense_part=16)
 
 
 def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
     """All columns of ``ForcedScores`` for N rows, as tensors on the head's device.
 
-    Rows with a NaN or infinite logit have ``finite`` False and then gap 0, best logit 0, rank -1, ids -1, log-probability
-    0. Ids that do not exist have gap inf, rank V and log-probability -inf.
+    Rows with a NaN or infinite logit have ``finite`` False and what ``NOT_FINITE`` says in the other columns. Ids that
+    do not exist have gap inf, rank V and log-probability -inf.
     """
     prepared = head.prepare(rows.hidden)
     served = rows.served.to(head.device)
@@ -57,10 +59,12 @@ def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) 
     else:
         columns = _empty_columns(len(served), top_k, head.device, sampled=True)
         open_rows = torch.arange(len(served), device=head.device)
-    for index in open_rows.split(sizes.dense_rows):
-        sampling = None if rows.sampling is None else rows.sampling.rows(index)
-        for name, values in _dense(head.logits(prepared[index], 0, head.vocab_size), served[index], top_k, sampling).items():
-            columns[name][index] = values
+    for group in open_rows.split(sizes.dense_rows):
+        logits = head.logits(prepared[group], 0, head.vocab_size)
+        for part, index in zip(logits.split(sizes.dense_part), group.split(sizes.dense_part), strict=True):
+            sampling = None if rows.sampling is None else rows.sampling.rows(index)
+            for name, values in _dense(part, served[index], top_k, sampling).items():
+                columns[name][index] = values.to(columns[name].dtype)
     return _with_conventions(columns, served, head.vocab_size)
 
 
@@ -192,20 +196,3 @@ def _with_conventions(columns: dict[str, Tensor], served: Tensor, vocab_size: in
             column = columns[name]
             column.masked_fill_(broken if column.ndim == 1 else broken[:, None], value)
     return columns
-
-
-NOT_FINITE = {
-    "gap": 0.0,
-    "best_logit": 0.0,
-    "rank": -1,
-    "best_id": -1,
-    "logprob": 0.0,
-    "top_ids": -1,
-    "top_logits": 0.0,
-    "entropy": 0.0,
-    "surprisal_variance": 0.0,
-    "pit_low": 0.0,
-    "pit_high": 1.0,
-    "in_support": True,
-}
-"""What the columns hold where ``finite`` is False."""

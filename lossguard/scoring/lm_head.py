@@ -76,7 +76,7 @@ class Fp32Head:
         if self.product.kind == "out-dtype":
             result = torch.mm(prepared, weight, out_dtype=torch.float32)
         else:
-            with _matmul_precision(self.product.kind):
+            with _matmul_precision(self.device, self.product.kind):
                 result = torch.mm(prepared, weight, out=out) if out is not None else torch.mm(prepared, weight)
         if self._bias is not None:
             result.add_(self._bias[start:stop])
@@ -104,7 +104,7 @@ def choose_product(device: torch.device, dtype: torch.dtype) -> HeadProduct:
     if device.type == "cuda":
         return _choose_cuda_product(device, dtype)
     if dtype is torch.bfloat16 and device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        reason = "bf16 operands are exact in oneDNN's bf16 product, which accumulates and returns FP32"
+        reason = "FP32 copies, of which oneDNN may multiply the bf16 parts: they are exact, sums and results are FP32"
         return HeadProduct(kind="bf16-operands", reason=reason)
     return HeadProduct(kind="fp32", reason=f"no {dtype} product with FP32 results on {device.type}")
 
@@ -167,12 +167,20 @@ def _head_differs(found: str) -> ScorerError:
 
 
 @contextlib.contextmanager
-def _matmul_precision(kind: str) -> Iterator[None]:
-    """oneDNN's precision for FP32 products, set for the head alone: the backbone keeps what it had."""
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16" if kind == "bf16-operands" else "ieee"
+def _matmul_precision(device: torch.device, kind: str) -> Iterator[None]:
+    """Precision of FP32 products, set for the head alone: the backbone keeps what the process had."""
+    if device.type != "cpu":
+        overall = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(overall)
+        return
+    mkldnn: Any = torch.backends.mkldnn
+    before = mkldnn.matmul.fp32_precision
+    mkldnn.matmul.fp32_precision = "bf16" if kind == "bf16-operands" else "ieee"
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        mkldnn.matmul.fp32_precision = before

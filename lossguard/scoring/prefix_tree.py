@@ -86,11 +86,7 @@ def _grow(head: IntArray, replies: list[Reply], start: int, sampling: int) -> No
     longest = max(replies, key=lambda reply: len(reply.ids))
     first_input = start if len(head) else start - 1
     tokens = np.concatenate([head, longest.ids[first_input : stop - 1]])
-    children = [
-        node
-        for group in _groups_by_next(replies, stop)
-        for node in _grow_children(group, stop, sampling)
-    ]
+    children = [node for group in _groups_by_next(replies, stop) for node in _grow_children(group, stop, sampling)]
     return _node(tokens, replies, _Span(start=start, stop=stop), sampling, tuple(children))
 
 
@@ -139,13 +135,14 @@ def _node(tokens: IntArray, replies: list[Reply], span: _Span, sampling: int, ch
     position = np.concatenate(positions)
     served = np.concatenate([reply.ids[rows] for reply, rows in zip(replies, positions, strict=True)])
     slots = np.concatenate([reply.first_slot + rows for reply, rows in zip(replies, positions, strict=True)])
-    pairs, slot_rows = np.unique(np.stack([position, served], axis=1), axis=0, return_inverse=True)
+    key = (position << 32) + served  # served ids fit 32 bits
+    _, first, slot_rows = np.unique(key, return_index=True, return_inverse=True)
     return Node(
         tokens=tokens,
-        output_index=pairs[:, 0] - span.stop + len(tokens),
-        served=pairs[:, 1],
+        output_index=position[first] - span.stop + len(tokens),
+        served=served[first],
         slots=slots,
-        slot_rows=slot_rows.reshape(-1),
+        slot_rows=slot_rows,
         sampling=sampling,
         children=children,
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lossguard.records import SamplingParams
 
-_FIRST_LOOK: Final = 1024
+_FIRST_LOOK: Final = 64  # enough for most rows of a language model; the search for more costs as much as it finds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +58,21 @@ def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -
 
     ``logits`` [N, V] FP32 and finite (overwritten), ``served`` [N] with -1 for ids that do not exist. Entropy in nats,
     variance in nats squared. The PIT is ``F(y-) .. F(y)`` with tokens in descending probability, ties by lower id
-    (Rosenblatt transform); a token outside the support has both bounds at 1. Sums are in FP64.
+    (Rosenblatt transform); a token outside the support has both bounds at 1.
     """
     scaled = logits.div_(sampling.temperature[:, None])
-    best = scaled.amax(dim=-1, keepdim=True)
-    scaled.sub_(best)
+    scaled.sub_(scaled.amax(dim=-1, keepdim=True))
     cut = _support_cut(scaled, sampling)
-    exists = served >= 0
     place = served.clamp(min=0)[:, None]
     mine = scaled.gather(1, place)
-    allowed = (mine >= cut[:, None]).squeeze(1) & exists
-    above = (scaled > mine) | ((scaled == mine) & (torch.arange(scaled.shape[1], device=place.device) < place))
-    weight = torch.where(scaled >= cut[:, None], scaled.exp(), 0.0)
-    total = weight.sum(dim=-1, dtype=torch.float64)
-    low = (weight * above).sum(dim=-1, dtype=torch.float64) / total
+    allowed = (mine >= cut[:, None]).squeeze(1) & (served >= 0)
+    weight = scaled.exp().masked_fill_(scaled < cut[:, None], 0.0)
+    total = weight.sum(dim=-1).double()
+    low = _mass_before(weight, scaled, mine, place) / total
     high = low + mine.squeeze(1).double().exp() / total
-    finite = torch.where(scaled >= cut[:, None], scaled, 0.0)
-    first = (weight * finite).sum(dim=-1, dtype=torch.float64) / total
-    second = (weight * finite.square()).sum(dim=-1, dtype=torch.float64) / total
+    moment = weight.mul_(scaled)
+    first = moment.sum(dim=-1).double() / total
+    second = moment.mul_(scaled).sum(dim=-1).double() / total
     return {
         "entropy": (total.log() - first).clamp_(min=0.0).float(),
         "surprisal_variance": (second - first.square()).clamp_(min=0.0).float(),
@@ -83,6 +80,17 @@ def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -
         "pit_high": torch.where(allowed, high.clamp(max=1.0), 1.0).float(),
         "in_support": allowed,
     }
+
+
+def _mass_before(weight: Tensor, scaled: Tensor, mine: Tensor, place: Tensor) -> Tensor:
+    """Sum of the weights of tokens before the served one [N]: larger logits, and equal ones of lower id."""
+    mass = weight.masked_fill(scaled <= mine, 0.0).sum(dim=-1).double()
+    equal = torch.nonzero((scaled == mine).sum(dim=-1) > 1).squeeze(1)
+    if len(equal):
+        ids = torch.arange(scaled.shape[1], device=place.device)
+        before = (scaled[equal] == mine[equal]) & (ids < place[equal])
+        mass[equal] += (weight[equal] * before).sum(dim=-1).double()
+    return mass
 
 
 def _support_cut(scaled: Tensor, sampling: SamplingColumns) -> Tensor:

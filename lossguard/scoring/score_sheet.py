@@ -11,16 +11,7 @@ from numpy.typing import NDArray
 from lossguard.errors import ScorerError
 from lossguard.records import ForcedScores
 from lossguard.scoring.base import ScoringJob
-from lossguard.scoring.columns import COLUMN_DTYPES, NOT_SAMPLED, SAMPLED_DTYPES, offsets_of
-
-NOT_FINITE: Mapping[str, float] = {
-    **{name: 0.0 for name in COLUMN_DTYPES},
-    "rank": -1,
-    "best_id": -1,
-    "top_ids": -1,
-    **NOT_SAMPLED,
-}
-"""What the columns hold where ``finite`` is False: never NaN, and nothing that looks like a measured value."""
+from lossguard.scoring.columns import COLUMN_DTYPES, NOT_FINITE, SAMPLED_DTYPES, offsets_of
 
 
 class ScoreSheet:
@@ -41,7 +32,7 @@ class ScoreSheet:
 
     def _blank(self, name: str, dtype: str, top_k: int) -> NDArray[Any]:
         shape = (self.num_slots, top_k) if name.startswith("top_") else (self.num_slots,)
-        return np.full(shape, NOT_FINITE[name], dtype=dtype)
+        return np.full(shape, NOT_FINITE.get(name, 0), dtype=dtype)
 
     def first_slot(self, job_index: int, arm: int) -> int:
         """Where the first token of that reply goes."""

@@ -45,12 +45,19 @@ class ScoringPass:
         self._plan = plan
         self._sheet = sheet
         self._queue = _HeadQueue()
+        self._num_reported = 0
 
     def run(self, roots: Sequence[Node]) -> None:
         """Score all trees. Batches depend on lengths and tokens only, not on the order of the jobs."""
         for batch in length_batches([(root, 0, 0) for root in roots], self._plan.token_budget):
             self._visit(batch, None)
         self._flush()
+        self._report(self._sheet.num_slots - self._num_reported)  # what no state exists for
+
+    def _report(self, num_tokens: int) -> None:
+        self._num_reported += num_tokens
+        if self._plan.progress is not None and num_tokens:
+            self._plan.progress(num_tokens)
 
     def _visit(self, batch: list[Item], prefix: Prefix | None) -> None:
         backbone = self._plan.backbone
@@ -60,7 +67,9 @@ class ScoringPass:
         own: Prefix | None = None
         if prefix is not None:
             parents = torch.tensor([parent for _, parent, _ in batch], device=backbone.device)
-            hidden, own = backbone.run_from(Continuation(prefix=prefix, parents=parents, keep=has_children), tokens, lengths)
+            hidden, own = backbone.run_from(
+                Continuation(prefix=prefix, parents=parents, keep=has_children), tokens, lengths
+            )
         elif has_children:
             hidden, own = backbone.run_keeping(tokens, lengths)
         else:
@@ -103,8 +112,7 @@ class ScoringPass:
         mine = place[queued.slot_rows] >= 0
         values = {name: column.cpu().numpy() for name, column in columns.items()}
         self._sheet.fill(queued.slots[mine], place[queued.slot_rows[mine]], values)
-        if plan.progress is not None:
-            plan.progress(int(mine.sum()))
+        self._report(int(mine.sum()))
 
 
 Item = tuple[Node, int, int]  # the node, its parent's row, tokens before it
@@ -148,7 +156,7 @@ class _HeadQueue:
             slots=np.concatenate([node.slots for node in nodes]),
             slot_rows=np.concatenate([node.slot_rows + start for node, start in zip(nodes, starts[:-1], strict=True)]),
         )
-        self.__init__()  # type: ignore[misc]
+        self.num_rows, self._hidden, self._nodes = 0, [], []
         return queued
 
 

@@ -24,7 +24,8 @@ from lossguard.scoring.spec import TorchScorerSpec, spec_from_options
 
 __all__ = ["TorchScorer", "TorchScorerSpec", "create_torch_scorer", "scorer_from_model", "torch_scorer_factory"]
 
-_UNSCORABLE: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "grammar")
+_PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_UNSCORABLE: Final = (*_PENALTIES, "logit_bias", "bad_words", "grammar")
 _CPU_BUDGET: Final = (2048, "2,048 tokens a pass: on CPUs larger batches are no faster and need more memory")
 _CUDA_BUDGET: Final = (16384, "16,384 tokens a pass: enough to fill a GPU")
 
@@ -88,9 +89,7 @@ class TorchScorer:
             "transformers": transformers.__version__,
         }
 
-    def score(
-        self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None
-    ) -> list[ForcedScores]:
+    def score(self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None) -> list[ForcedScores]:
         """One ForcedScores per arm, requests in the order of ``jobs``.
 
         Positions behind a served id that has no embedding are reported not finite: nothing can be forced through it.

@@ -21,7 +21,7 @@ def served(workspace: Workspace, system: SystemConfig, requests: Sequence[Reques
     path = workspace.folder.system(system.name) / "outputs.jsonl"
     total = sum(request.sampling.max_tokens for request in requests)
     with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
-        return serve_missing(lambda: workspace.engine(system), requests, path, progress)
+        return serve_missing(lambda: workspace.engine(system), requests, path, progress, note=workspace.note)
 
 
 def scored_arms(
@@ -89,9 +89,13 @@ def _audited(
     events = unaudited_events(arm, thresholds)
     path = workspace.folder.system(arm.name) / "audit.jsonl"
     if workspace.is_offline:
-        return replace(arm, audit=_from_disk(events, {(event.request_id, event.position): event for event in read_audit(path)}))
+        return replace(
+            arm, audit=_from_disk(events, {(event.request_id, event.position): event for event in read_audit(path)})
+        )
     task = AuditTask(requests=requests, outputs=arm.outputs, events=events, path=path, is_certain=is_certain)
-    with workspace.listener.stage(f"{arm.name}: audit of {len(events)} requests with events", len(events), "positions") as progress:
+    with workspace.listener.stage(
+        f"{arm.name}: audit of {len(events)} requests with events", len(events), "positions"
+    ) as progress:
         result = audit(lambda: workspace.engine(workspace.plan.stock), task, progress)
     return replace(arm, audit=tuple(result))
 
@@ -101,6 +105,4 @@ def _from_disk(
 ) -> tuple[AuditedEvent, ...]:
     """Events as saved; those that nobody audited say so."""
     flat = [event for _, of_request in events for event in of_request]
-    return tuple(
-        saved.get((event.request_id, event.position), replace(event, reason="not audited")) for event in flat
-    )
+    return tuple(saved.get((event.request_id, event.position), replace(event, reason="not audited")) for event in flat)

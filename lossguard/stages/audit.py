@@ -79,7 +79,9 @@ class _Row:
     def decide(self, reason: str) -> AuditedEvent:
         """Close the current position from what has been decoded."""
         event = self.events[self.at]
-        replays = {name: tokens[event.position] for name, tokens in self.decoded.items() if len(tokens) > event.position}
+        replays = {
+            name: tokens[event.position] for name, tokens in self.decoded.items() if len(tokens) > event.position
+        }
         explained = event.served_id in replays.values()
         self.events[self.at] = replace(event, explained=explained, replays=replays, reason=reason)
         self.at += 1

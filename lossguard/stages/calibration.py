@@ -38,9 +38,7 @@ def run_calibration(workspace: Workspace, requests: RunRequests) -> Calibration:
     else:
         thresholds = _thresholds(workspace, requests.calibration, stock, recomposed)
         workspace.folder.write_json("calibration.json", thresholds.to_json())
-    return Calibration(
-        requests=requests.calibration, stock=stock, recomposed=recomposed, thresholds=thresholds
-    )
+    return Calibration(requests=requests.calibration, stock=stock, recomposed=recomposed, thresholds=thresholds)
 
 
 def recomposition(requests: Sequence[Request], concurrency: int) -> list[list[Request]]:
@@ -56,7 +54,7 @@ def _serve(workspace: Workspace, requests: Sequence[Request]) -> tuple[Arm, Arm]
     num_tokens = sum(request.sampling.max_tokens for request in requests)
     with workspace.listener.stage(f"{config.name}: calibration replies", 2 * num_tokens, "tokens") as progress:
         outputs = serve_missing(
-            lambda: workspace.engine(config), requests, paths[0], progress, ask=with_logprobs
+            lambda: workspace.engine(config), requests, paths[0], progress, ask=with_logprobs, note=workspace.note
         )
         groups = [requests] if is_complete(requests, paths[1]) else _groups(workspace, requests)
         again = serve_in_groups(lambda: workspace.engine(config), groups, paths[1], progress)
@@ -104,8 +102,7 @@ def _rescored(workspace: Workspace, requests: Sequence[Request], stock: Arm, pat
     if path.is_file():
         return load_scores(path)
     jobs = [
-        ScoringJob(request=request, outputs=(output,))
-        for request, output in zip(requests, stock.outputs, strict=True)
+        ScoringJob(request=request, outputs=(output,)) for request, output in zip(requests, stock.outputs, strict=True)
     ][::-1]
     shards = [
         workspace.scorer().score(jobs[first : first + RESCORING_REQUESTS])[0]

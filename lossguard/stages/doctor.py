@@ -104,7 +104,9 @@ def _try_run(config: Config, baseline: str) -> list[Finding]:
     system = config.system(baseline)
     path = str(resolve_model(system.model or config.model, config.folder))
     engine = engine_factory(system.engine)(EngineSpec(name=system.name, model_path=path, options=system.options))
-    scorer = scorer_factory(config.scorer.engine)(str(resolve_model(config.model, config.folder)), config.scorer.options)
+    scorer = scorer_factory(config.scorer.engine)(
+        str(resolve_model(config.model, config.folder)), config.scorer.options
+    )
     try:
         return _measure(config, engine, scorer)
     finally:
@@ -126,14 +128,16 @@ def _measure(config: Config, engine: Engine, scorer: Scorer) -> list[Finding]:
     noise, scoring = _noise(scorer, requests, outputs)
     return [
         Finding(subject="baseline", is_ok=True, text=f"served {NUM_PROBES} requests at {serving:.0f} tokens/s"),
-        Finding(subject="scorer", is_ok=True, text=f"{scoring:.0f} reply tokens/s; largest gap difference between two scorings in other batches {noise:.2g} nats"),
+        Finding(
+            subject="scorer",
+            is_ok=True,
+            text=f"{scoring:.0f} reply tokens/s; two scorings in other batches differ by at most {noise:.2g} nats",
+        ),
         *[_cost(name, serving, scoring) for name in BUDGETS],
     ]
 
 
-def _noise(
-    scorer: Scorer, requests: tuple[Request, ...], outputs: dict[str, ServedOutput]
-) -> tuple[float, float]:
+def _noise(scorer: Scorer, requests: tuple[Request, ...], outputs: dict[str, ServedOutput]) -> tuple[float, float]:
     """(largest |gap - gap| between batched and single scoring in nats, reply tokens per second)."""
     jobs = [ScoringJob(request=request, outputs=(outputs[request.id],)) for request in requests]
     started = time.monotonic()
@@ -148,4 +152,6 @@ def _cost(name: str, serving: float, scoring: float) -> Finding:
     sizes = BUDGETS[name]
     served = sizes.max_tokens * (2 * sizes.num_requests + 2 * sizes.num_calibration)
     minutes = (served / serving + served / scoring) / 60
-    return Finding(subject=f"budget {name}", is_ok=True, text=f"at most about {minutes:.0f} min for one candidate as fast as stock")
+    return Finding(
+        subject=f"budget {name}", is_ok=True, text=f"at most about {minutes:.0f} min for one candidate as fast as stock"
+    )

@@ -48,7 +48,8 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, fl
     count = min(PROBE_REQUESTS, engine.capabilities.concurrency, len(requests))
     tokens = min(PROBE_TOKENS, requests[0].sampling.max_tokens)
     probes = [replace(request, sampling=replace(request.sampling, max_tokens=tokens)) for request in requests[:count]]
-    list(engine.serve(probes[:1]))  # loads the weights
+    short = [replace(probe, sampling=replace(probe.sampling, max_tokens=2)) for probe in probes]
+    list(engine.serve(short))  # loads the weights and warms up
     started = time.monotonic()
     outputs = {output.request_id: output for output in engine.serve(probes)}
     serving = (time.monotonic() - started) / max(1, sum(len(output.ids) for output in outputs.values()))
@@ -56,7 +57,9 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, fl
 
 
 def _scoring_cost(workspace: Workspace, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
-    jobs = [ScoringJob(request=request, outputs=(outputs[request.id],)) for request in probes[: max(1, len(probes) // 2)]]
+    jobs = [
+        ScoringJob(request=request, outputs=(outputs[request.id],)) for request in probes[: max(1, len(probes) // 2)]
+    ]
     scorer = workspace.scorer()
     started = time.monotonic()
     scorer.score(jobs)

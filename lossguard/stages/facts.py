@@ -45,7 +45,10 @@ def _collect(workspace: Workspace) -> dict[str, Any]:
             name: [str(difference) for difference in comparable(stock, fingerprint)]
             for name, fingerprint in candidates.items()
         },
-        "scorer": {"engine": workspace.plan.config.scorer.engine, "options": dict(workspace.plan.config.scorer.options)},
+        "scorer": {
+            "engine": workspace.plan.config.scorer.engine,
+            "options": dict(workspace.plan.config.scorer.options),
+        },
     }
 
 

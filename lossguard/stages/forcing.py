@@ -63,8 +63,7 @@ def _score(
     progress: Callable[[int], None],
 ) -> list[ForcedScores]:
     jobs = [
-        ScoringJob(request=request, outputs=tuple(arm[index] for arm in arms))
-        for index, request in enumerate(requests)
+        ScoringJob(request=request, outputs=tuple(arm[index] for arm in arms)) for index, request in enumerate(requests)
     ]
     return scorer.score(jobs, progress=progress)
 

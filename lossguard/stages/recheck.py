@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lossguard.engines.base import ForcedPrefix
+from lossguard.engines.base import Engine, ForcedPrefix
 from lossguard.errors import UsageError, near_miss
 from lossguard.listener import SilentListener
 from lossguard.plan_file import plan_from_json
@@ -39,6 +39,27 @@ class Recheck:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One served token among all the replies of its run."""
+
+    candidate: str
+    requests: tuple[Request, ...]
+    outputs: Mapping[str, ServedOutput]
+    index: int  # of the request
+    position: int
+
+    @property
+    def request(self) -> Request:
+        """The request whose reply holds the token."""
+        return self.requests[self.index]
+
+    @property
+    def output(self) -> ServedOutput:
+        """The reply that holds the token."""
+        return self.outputs[self.request.id]
+
+
 def recheck(run_folder: Path, *, request_id: str, position: int, candidate: str | None = None) -> Recheck:
     """Score one served token of a run again and replay it on stock, alone and among its neighbours.
 
@@ -52,8 +73,14 @@ def recheck(run_folder: Path, *, request_id: str, position: int, candidate: str 
         requests = prepare_requests(workspace).test
         name = _candidate(plan.config.systems, [system.name for system in plan.systems], candidate)
         outputs, _notes = read_outputs(folder.path / name / "outputs.jsonl")
-        index, output = _find(requests, outputs, request_id, position)
-        return _look(workspace, name, requests, outputs, index, output, position)
+        place = Place(
+            candidate=name,
+            requests=requests,
+            outputs=outputs,
+            index=_find(requests, outputs, request_id, position),
+            position=position,
+        )
+        return _look(workspace, place)
     finally:
         workspace.close()
 
@@ -66,28 +93,18 @@ def _candidate(systems: Mapping[str, object], candidates: list[str], asked: str 
     return asked
 
 
-def _find(
-    requests: tuple[Request, ...], outputs: Mapping[str, ServedOutput], request_id: str, position: int
-) -> tuple[int, ServedOutput]:
+def _find(requests: tuple[Request, ...], outputs: Mapping[str, ServedOutput], request_id: str, position: int) -> int:
     if request_id not in outputs:
         raise _unknown(f"the run has no reply to a request {request_id!r}. {near_miss(request_id, outputs)[:200]}")
     output = outputs[request_id]
     if not 0 <= position < len(output.ids):
         raise _unknown(f"the reply to {request_id} has {len(output.ids)} tokens, so no position {position}")
-    index = next(index for index, request in enumerate(requests) if request.id == request_id)
-    return index, output
+    return next(index for index, request in enumerate(requests) if request.id == request_id)
 
 
-def _look(
-    workspace: Workspace,
-    name: str,
-    requests: tuple[Request, ...],
-    outputs: Mapping[str, ServedOutput],
-    index: int,
-    output: ServedOutput,
-    position: int,
-) -> Recheck:
-    scores = workspace.scorer().score([ScoringJob(request=requests[index], outputs=(output,))])[0]
+def _look(workspace: Workspace, place: Place) -> Recheck:
+    output, position = place.output, place.position
+    scores = workspace.scorer().score([ScoringJob(request=place.request, outputs=(output,))])[0]
     tokenizer = workspace.tokenizer()
 
     def text(*ids: int) -> str:
@@ -99,7 +116,7 @@ def _look(
     return Recheck(
         request_id=output.request_id,
         position=position,
-        candidate=name,
+        candidate=place.candidate,
         served_id=output.ids[position],
         served_text=text(output.ids[position]),
         best_id=best,
@@ -108,32 +125,30 @@ def _look(
         rank=int(scores.rank[position]),
         top=tuple((token, text(token), logit) for token, logit in top),
         context=text(*output.ids[max(0, position - 20) : position]),
-        replays=_replays(workspace, requests, outputs, index, position),
+        replays=_replays(workspace, place),
     )
 
 
-def _replays(
-    workspace: Workspace,
-    requests: tuple[Request, ...],
-    outputs: Mapping[str, ServedOutput],
-    index: int,
-    position: int,
-) -> dict[str, int]:
+def _replays(workspace: Workspace, place: Place) -> dict[str, int]:
     engine = workspace.engine(workspace.plan.stock)
     if not engine.capabilities.forced_decode:
         return {}
-    found = {}
     concurrency = max(1, engine.capabilities.concurrency)
-    for size in dict.fromkeys((1, concurrency, max(1, concurrency // 2))):
-        first = index - index % size
-        batch = [
-            ForcedPrefix(request=request, served_ids=ids, num_positions=min(position + 1, len(ids)))
-            for request in requests[first : first + size]
-            if (ids := outputs[request.id].ids)
-        ]
-        row = next(row for row, prefix in enumerate(batch) if prefix.request.id == requests[index].id)
-        found["alone" if size == 1 else f"batch-{size}"] = engine.forced_decode(batch)[row][position]
-    return found
+    return {
+        "alone" if size == 1 else f"batch-{size}": _served_in_batch(engine, place, size)
+        for size in dict.fromkeys((1, concurrency, max(1, concurrency // 2)))
+    }
+
+
+def _served_in_batch(engine: Engine, place: Place, size: int) -> int:
+    first = place.index - place.index % size
+    batch = [
+        ForcedPrefix(request=request, served_ids=ids, num_positions=min(place.position + 1, len(ids)))
+        for request in place.requests[first : first + size]
+        if (ids := place.outputs[request.id].ids)
+    ]
+    row = next(row for row, prefix in enumerate(batch) if prefix.request.id == place.request.id)
+    return engine.forced_decode(batch)[row][place.position]
 
 
 def _unknown(found: str) -> UsageError:

@@ -24,13 +24,17 @@ def serve_missing(
     progress: Callable[[int], None],
     *,
     ask: Callable[[Sequence[Request], Engine], Sequence[Request]] = lambda requests, _engine: requests,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> list[ServedOutput]:
     """Outputs for ``requests``, in their order: those in ``path``, and the rest served now.
 
-    ``engine`` is only called if something is missing; ``ask`` may change how the missing ones are asked. Raises EngineError LG0608 if the engine leaves a request
-    unanswered or answers one that was not asked; what came before is kept in ``path``.
+    ``engine`` is only called if something is missing; ``ask`` may change how the missing ones are asked, ``note`` is
+    told what was dropped on reading. Raises EngineError LG0608 if the engine leaves a request unanswered or answers
+    one that was not asked; what came before is kept in ``path``.
     """
-    outputs, _notes = read_outputs(path)
+    outputs, notes = read_outputs(path)
+    for text in notes:
+        note(text)
     asked = {request.id for request in requests}
     for request_id in outputs:
         if request_id not in asked:

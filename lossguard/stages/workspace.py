@@ -83,6 +83,11 @@ class Workspace:
             self._scorer = scorer_factory(config.engine)(str(self.target_path), config.options)
         return self._scorer
 
+    def note(self, text: str) -> None:
+        """Tell the listener, and keep it in the run's log."""
+        self.listener.message(text)
+        self.folder.log(text)
+
     @property
     def has_scorer(self) -> bool:
         """Whether the scorer has been started."""
@@ -146,9 +151,7 @@ def _build(workspace: Workspace) -> RunRequests:
     sampled = replace(greedy, temperature=plan.temperature, seed=plan.effective_seed) if plan.temperature else greedy
     return RunRequests(
         calibration=build_requests(prompts.split(Split.CALIBRATION), tokenizer, greedy, stop_ids=stop_ids),
-        test=build_requests(
-            prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats
-        ),
+        test=build_requests(prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats),
         sha256=prompts.sha256,
         reasons=prompts.reasons,
     )
@@ -158,4 +161,3 @@ def with_logprobs(requests: Sequence[Request], engine: Engine) -> tuple[Request,
     """The same requests asking for top log-probabilities, as far as the engine reports them."""
     count = min(CALIBRATION_LOGPROBS, engine.capabilities.max_logprobs)
     return tuple(replace(request, sampling=replace(request.sampling, logprobs=count)) for request in requests)
-

@@ -169,7 +169,7 @@ def check_input(
     )
 
 
-def with_events(arm: Arm, places: Sequence[tuple[int, int]], explained: bool | None, gap: float = 3.0) -> Arm:
+def with_events(arm: Arm, places: Sequence[tuple[int, int]], *, explained: bool | None, gap: float = 3.0) -> Arm:
     """The arm with events at (request index, position), each audited with that outcome (None: not audited)."""
     gaps = arm.scores.gap.copy()
     for index, position in places:

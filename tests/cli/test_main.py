@@ -37,7 +37,11 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_usage_errors_exit_4(
-    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(arguments) == 4
@@ -58,7 +62,10 @@ def test_unknown_candidate_names_the_near_miss(
 
 def test_score_refuses_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "replies.jsonl"
-    source.write_text(json.dumps({"prompt_ids": [1], "output_ids": [2]}) + "\n" + json.dumps({"prompt": "hello"}) + "\n")
+    source.write_text(
+        json.dumps({"prompt_ids": [1], "output_ids": [2]}) + "\n" + json.dumps({"prompt": "hello"}) + "\n"
+    )
     assert run(["score", str(source), "--model", "smollm2"]) == 4
     error = capsys.readouterr().err
-    assert f"{source}:2" in error and "Did you mean 'prompt_ids'" in error
+    assert f"{source}:2" in error
+    assert "Did you mean 'prompt_ids'" in error

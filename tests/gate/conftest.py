@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from lossguard.checks.power import Power, PowerInput, estimate_power
 from lossguard.config import Config, PromptsConfig
 from lossguard.gate import run_gate
 from lossguard.gate_result import GateResult
@@ -51,16 +52,20 @@ class Stack:
         return run_gate(self.plan([handle("candidate", engine)]))
 
 
+def _quick_power(given: PowerInput) -> Power:
+    """Fewer replicates: these tests are not about the figure."""
+    return estimate_power(replace(given, num_replicates=20))
+
+
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
     """The toy stack; its scorer takes the place of the torch scorer."""
     monkeypatch.setenv("LOSSGUARD_CACHE", str(tmp_path / "cache"))
     write_model(tmp_path / "model")
     write_prompts(tmp_path / "prompts.jsonl", 400)
-    config = Config(
-        model="model", systems={}, prompts=PromptsConfig(sets=("prompts.jsonl",), seed=1), folder=tmp_path
-    )
+    config = Config(model="model", systems={}, prompts=PromptsConfig(sets=("prompts.jsonl",), seed=1), folder=tmp_path)
     made = Stack(folder=tmp_path, config=config)
     factory: Callable[..., object] = lambda _kind: lambda _path, _options: made.scorer  # noqa: E731
     monkeypatch.setattr("lossguard.stages.workspace.scorer_factory", factory)
+    monkeypatch.setattr("lossguard.gate.estimate_power", _quick_power)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def test_several_candidates_share_one_stock_run(stack: Stack) -> None:
     assert result.verdict is Verdict.FAIL
     outputs = (result.run_folder / "stock" / "outputs.jsonl").read_text().splitlines()
     assert len(outputs) == NUM_REQUESTS
-    assert stock.is_closed and good.is_closed and bad.is_closed
+    assert stock.is_closed
+    assert good.is_closed
+    assert bad.is_closed
 
 
 def test_sampled_requests_are_inconclusive_without_a_sampling_check(stack: Stack) -> None:
@@ -101,7 +104,8 @@ def test_thresholds_are_on_disk_before_the_candidate_serves(stack: Stack) -> Non
         return output
 
     stack.judge(ToyEngine(stack.target, finish=look))
-    assert seen and all(seen)
+    assert seen
+    assert all(seen)
 
 
 def test_nan_logits_are_inconclusive_and_named(stack: Stack) -> None:
@@ -118,7 +122,7 @@ def test_an_id_outside_the_vocabulary_fails(stack: Stack) -> None:
     def invent(output: ServedOutput) -> ServedOutput:
         if not output.request_id.endswith("7"):
             return output
-        return replace(output, ids=output.ids[:3] + (1_061_800_448,) + output.ids[4:])
+        return replace(output, ids=(*output.ids[:3], 1061800448, *output.ids[4:]))
 
     result = stack.judge(ToyEngine(stack.target, finish=invent))
     structure = result.claim("candidate/lossless").evidence.check("structure")
@@ -167,9 +171,7 @@ def test_resume_refuses_another_plan(stack: Stack) -> None:
 
 
 def test_a_full_disk_keeps_what_was_written(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lossguard import run_folder as module
-
-    real, count = module.os.fsync, [0]
+    real, count = os.fsync, [0]
 
     def full(handle_: int) -> None:
         count[0] += 1
@@ -177,7 +179,7 @@ def test_a_full_disk_keeps_what_was_written(stack: Stack, monkeypatch: pytest.Mo
             raise OSError(28, "No space left on device")
         real(handle_)
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(StorageError, match="LG0607"):
         stack.judge(ToyEngine(stack.target, batch_size=5))
     monkeypatch.undo()

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from lossguard.config import SystemConfig
 from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix
 from lossguard.errors import EngineError
 from lossguard.plan import SystemHandle
-from lossguard.config import SystemConfig
 from lossguard.records import FinishReason, ForcedScores, ReportedLogprobs, Request, ServedOutput
 from lossguard.scoring.base import ScoringJob
 
@@ -149,13 +149,9 @@ class ToyScorer:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def score(
-        self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None
-    ) -> list[ForcedScores]:
+    def score(self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None) -> list[ForcedScores]:
         self.num_scored += len(jobs)
-        return [
-            self._arm([(job.request, job.outputs[arm]) for job in jobs]) for arm in range(len(jobs[0].outputs))
-        ]
+        return [self._arm([(job.request, job.outputs[arm]) for job in jobs]) for arm in range(len(jobs[0].outputs))]
 
     def _arm(self, pairs: Sequence[tuple[Request, ServedOutput]]) -> ForcedScores:
         rows: list[tuple[int, float, float, int, int, float, list[int], list[float], bool]] = []
@@ -166,6 +162,8 @@ class ToyScorer:
                 rows.append(self._token(ids, token, finite=self.nan_at != (request.id, position)))
                 ids.append(token % VOCAB_SIZE)
             offsets.append(len(rows))
+        if not rows:
+            return no_scores(tuple(output.request_id for _, output in pairs))
         columns = list(zip(*rows, strict=True))
         return ForcedScores(
             request_ids=tuple(output.request_id for _, output in pairs),
@@ -195,12 +193,30 @@ class ToyScorer:
         return token, gap, float(logits[best]), rank, best, logprob, top, [float(logits[item]) for item in top], finite
 
 
+def no_scores(request_ids: tuple[str, ...]) -> ForcedScores:
+    """Scores of empty replies."""
+    empty, pairs = np.empty(0), np.empty((0, 5))
+    return ForcedScores(
+        request_ids=request_ids,
+        offsets=np.zeros(len(request_ids) + 1, dtype=np.int64),
+        served_id=empty.astype(np.int32),
+        gap=empty.astype(np.float32),
+        best_logit=empty.astype(np.float32),
+        rank=empty.astype(np.int32),
+        best_id=empty.astype(np.int32),
+        logprob=empty.astype(np.float32),
+        top_ids=pairs.astype(np.int32),
+        top_logits=pairs.astype(np.float32),
+        finite=empty.astype(np.bool_),
+    )
+
+
 def write_model(folder: Path) -> Path:
     """A model folder with config, tokenizer and a few bytes of weights."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = {f"w{index}": index for index in range(VOCAB_SIZE)}
     tokenizer = Tokenizer(WordLevel(vocab, unk_token="w1"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w1", "eos_token": "w0"})

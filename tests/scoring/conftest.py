@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
 
 from lossguard.scoring.torch_scorer import TorchScorer, TorchScorerSpec, scorer_from_model
 from tests.scoring.tiny_models import tiny_llama
@@ -17,18 +18,18 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def llama() -> nn.Module:
+def llama() -> Any:
     """The default tiny model; tests must not change it."""
     return tiny_llama()
 
 
 @pytest.fixture(scope="session")
-def scorer(llama: nn.Module) -> TorchScorer:
+def scorer(llama: Any) -> TorchScorer:
     """Shares prefixes; a small budget, so that there are several batches."""
     return scorer_from_model(llama, TorchScorerSpec(model_path="", token_budget=96))
 
 
 @pytest.fixture(scope="session")
-def single_pass_scorer(llama: nn.Module) -> TorchScorer:
+def single_pass_scorer(llama: Any) -> TorchScorer:
     """Does not share prefixes."""
     return scorer_from_model(llama, TorchScorerSpec(model_path="", token_budget=96, share_prefixes=False))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Lfm2Config, Lfm2ForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from lossguard.errors import ScorerError
 from lossguard.scoring import backbone
 from lossguard.scoring.torch_scorer import TorchScorer, TorchScorerSpec, scorer_from_model
 from tests.scoring.tiny_models import Case, assert_same_scores, make_jobs, random_ids, tiny_llama
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 200,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -41,19 +51,19 @@ def forked() -> list[Case]:
     return cases
 
 
-def gemma3() -> nn.Module:
+def gemma3() -> Any:
     layers = ["sliding_attention", "full_attention", "sliding_attention"]
     return Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=6, layer_types=layers))
 
 
-def mistral() -> nn.Module:
+def mistral() -> Any:
     return MistralForCausalLM(MistralConfig(**SHAPE, head_dim=16, sliding_window=5))
 
 
 @pytest.mark.parametrize("make", [gemma3, mistral])
-def test_sliding_windows_are_shared_rightly(make: object) -> None:
+def test_sliding_windows_are_shared_rightly(make: Callable[[], Any]) -> None:
     torch.manual_seed(2)
-    model = make()  # type: ignore[operator]
+    model = make()
     shared, single = build(model, share=True), build(model, share=False)
     assert shared.fingerprint()["share_prefixes"] is True
     jobs = make_jobs(forked())

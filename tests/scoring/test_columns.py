@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from lossguard.errors import IntegrityError, StorageError, UsageError
@@ -22,7 +24,7 @@ def random_scores(lengths: list[int], *, seed: int = 0, sampled: bool = False, t
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     total = int(offsets[-1])
     dtypes = COLUMN_DTYPES | (SAMPLED_DTYPES if sampled else {})
-    columns = {
+    columns: dict[str, Any] = {
         name: generator.integers(0, 100, (total, top_k) if name.startswith("top_") else total).astype(dtype)
         for name, dtype in dtypes.items()
     }
@@ -77,51 +79,51 @@ def test_a_truncated_file_is_an_integrity_error(tmp_path: Path, keep: float) -> 
         load_scores(path)
 
 
-def damage(name: str, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """One way of being wrong."""
-    if name == "format":
-        metadata["format"] = "other"
-    elif name == "version":
-        metadata["schema_version"] = "999"
-    elif name == "missing":
-        del tensors["gap"]
-    elif name == "extra":
-        tensors["more"] = tensors["gap"]
-    elif name == "half_sampled":
-        tensors["entropy"] = tensors["gap"]
-    elif name == "dtype":
-        tensors["rank"] = tensors["rank"].astype(np.int64)
-    elif name == "length":
-        tensors["rank"] = tensors["rank"][:-1]
-    elif name == "offsets":
-        tensors["offsets"] = tensors["offsets"][::-1].copy()
-    elif name == "ids":
-        tensors["request_ids_json"] = np.frombuffer(json.dumps(["a"]).encode(), dtype=np.uint8)
-    elif name == "ids_not_json":
-        tensors["request_ids_json"] = np.frombuffer(b"\xff{", dtype=np.uint8)
-    elif name == "narrow":
-        tensors["top_ids"] = tensors["top_ids"][:, :1].copy()
+Tensors = dict[str, NDArray[Any]]
 
 
-WAYS = ("format", "version", "missing", "extra", "half_sampled", "dtype", "length", "offsets", "ids", "ids_not_json")
+def as_bytes(text: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(text, dtype=np.uint8)
 
 
-@pytest.mark.parametrize("way", [*WAYS, "narrow"])
+DAMAGES: dict[str, Callable[[Tensors], Tensors]] = {
+    "missing": lambda tensors: {name: column for name, column in tensors.items() if name != "gap"},
+    "extra": lambda tensors: tensors | {"more": tensors["gap"]},
+    "half_sampled": lambda tensors: tensors | {"entropy": tensors["gap"]},
+    "dtype": lambda tensors: tensors | {"rank": tensors["rank"].astype(np.int64)},
+    "length": lambda tensors: tensors | {"rank": tensors["rank"][:-1]},
+    "offsets": lambda tensors: tensors | {"offsets": tensors["offsets"][::-1].copy()},
+    "ids": lambda tensors: tensors | {"request_ids_json": as_bytes(b'["a"]')},
+    "ids_not_json": lambda tensors: tensors | {"request_ids_json": as_bytes(b"\xff{")},
+    "narrow": lambda tensors: tensors | {"top_ids": tensors["top_ids"][:, :1].copy()},
+    "flat": lambda tensors: tensors | {"top_ids": tensors["gap"].astype(np.int32)},
+}
+METADATA = {"format": "lossguard.forced_scores", "schema_version": "1"}
+
+
+@pytest.mark.parametrize("way", sorted(DAMAGES))
 def test_a_file_that_is_wrong_is_an_integrity_error(tmp_path: Path, way: str) -> None:
     path = tmp_path / "s.safetensors"
     save_scores(path, random_scores([4, 3]))
     tensors = load_file(path)
-    metadata = {"format": "lossguard.forced_scores", "schema_version": "1"}
-    save_file(tensors, path, metadata=metadata)
+    save_file(tensors, path, metadata=METADATA)
     load_scores(path)  # rewriting alone does no harm
-    damage(way, tensors, metadata)
-    save_file(tensors, path, metadata=metadata)
+    save_file(DAMAGES[way](tensors), path, metadata=METADATA)
     with pytest.raises(IntegrityError, match="LG0510"):
         load_scores(path)
 
 
-@given(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4), st.randoms())
-def test_selecting_undoes_concatenating(parts: list[list[int]], random: object) -> None:
+@pytest.mark.parametrize("changes", [{"format": "other"}, {"schema_version": "999"}])
+def test_a_foreign_file_is_an_integrity_error(tmp_path: Path, changes: dict[str, str]) -> None:
+    path = tmp_path / "s.safetensors"
+    save_scores(path, random_scores([4, 3]))
+    save_file(load_file(path), path, metadata=METADATA | changes)
+    with pytest.raises(IntegrityError, match="LG0510"):
+        load_scores(path)
+
+
+@given(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4))
+def test_selecting_undoes_concatenating(parts: list[list[int]]) -> None:
     scores = [random_scores(lengths, seed=index) for index, lengths in enumerate(parts)]
     together = concat_scores(scores)
     for item in scores:
@@ -147,12 +149,13 @@ def test_concat_fills_sampled_columns_of_greedy_parts() -> None:
 
 def test_misuse_is_refused() -> None:
     scores = random_scores([1])
-    for misuse in (
+    misuses: tuple[Callable[[], ForcedScores], ...] = (
         lambda: concat_scores([]),
         lambda: concat_scores([scores, scores]),
         lambda: concat_scores([scores, random_scores([1], seed=1, top_k=4)]),
         lambda: select(scores, ["nobody"]),
         lambda: select(scores, ["q0-0", "q0-0"]),
-    ):
+    )
+    for misuse in misuses:
         with pytest.raises(UsageError, match="LG0512"):
             misuse()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,7 @@ from lossguard.scoring.lm_head import Fp32Head, HeadProduct, LogitTransform, cho
 from lossguard.scoring.torch_scorer import TorchScorerSpec, scorer_from_model
 from tests.scoring.tiny_models import Case, make_jobs, random_ids, reference_logits, reference_row, tiny_llama
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 301,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -37,31 +39,31 @@ SHAPE = {
 }
 
 
-def gemma2() -> nn.Module:
+def gemma2() -> Any:
     config = Gemma2Config(**SHAPE, head_dim=16, final_logit_softcapping=5.0, sliding_window=8)
     return Gemma2ForCausalLM(config)
 
 
-def granite() -> nn.Module:
+def granite() -> Any:
     return GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=3.0, tie_word_embeddings=False))
 
 
-def cohere() -> nn.Module:
+def cohere() -> Any:
     return CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25))
 
 
-def phi() -> nn.Module:
+def phi() -> Any:
     model = PhiForCausalLM(PhiConfig(**(SHAPE | {"num_key_value_heads": 2})))
     model.lm_head.bias.data.normal_()
     return model
 
 
-def gpt2() -> nn.Module:
-    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 96}
+def gpt2() -> Any:
+    shape: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 96}
     return GPT2LMHeadModel(GPT2Config(vocab_size=301, initializer_range=0.3, **shape))
 
 
-def bloom() -> nn.Module:
+def bloom() -> Any:
     return BloomForCausalLM(BloomConfig(vocab_size=301, hidden_size=32, n_layer=2, n_head=2, initializer_range=0.3))
 
 
@@ -141,7 +143,8 @@ def test_cpu_products_are_as_good_as_fp32(kind: str) -> None:
     logits = head.logits(head.prepare(hidden), 0, 3000)
     assert logits.dtype is torch.float32
     assert float((logits - exact).abs().max()) < 2e-5  # bf16 results would be off by up to 0.03
-    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+    mkldnn: Any = torch.backends.mkldnn
+    assert mkldnn.matmul.fp32_precision != "bf16"
 
 
 @pytest.mark.gpu

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -26,14 +27,15 @@ NAMES = ("entropy", "surprisal_variance", "pit_low", "pit_high", "in_support")
 
 def reference(logits: FloatArray, served: int, sampling: SamplingParams) -> dict[str, float]:
     """Everything from the sorted FP64 distribution after transformers' own warpers."""
-    scores = torch.from_numpy(logits)[None]
-    scores = TemperatureLogitsWarper(sampling.temperature)(None, scores)
+    scores: Any = torch.from_numpy(logits)[None]
+    nothing: Any = None  # the warpers do not look at the tokens before
+    scores = TemperatureLogitsWarper(sampling.temperature)(nothing, scores)
     if sampling.top_k:
-        scores = TopKLogitsWarper(sampling.top_k)(None, scores)
+        scores = TopKLogitsWarper(sampling.top_k)(nothing, scores)
     if sampling.top_p < 1.0:
-        scores = TopPLogitsWarper(sampling.top_p)(None, scores)
+        scores = TopPLogitsWarper(sampling.top_p)(nothing, scores)
     if sampling.min_p > 0.0:
-        scores = MinPLogitsWarper(sampling.min_p)(None, scores)
+        scores = MinPLogitsWarper(sampling.min_p)(nothing, scores)
     p = torch.softmax(scores[0], dim=-1).numpy()
     order = np.lexsort((np.arange(len(p)), -logits))
     surprisal = -np.log(p[p > 0])
@@ -97,7 +99,8 @@ def test_served_draws_give_a_uniform_pit_and_a_centred_surprisal() -> None:
     logits = (generator.standard_normal((4000, 50)) * 2).astype(np.float32)
     sampling = SamplingParams(max_tokens=1, temperature=0.8, top_p=0.9)
     rows = stack_sampling([sampling], torch.zeros(4000, dtype=torch.int64), torch.device("cpu"))
-    warped = TopPLogitsWarper(0.9)(None, torch.from_numpy(logits.copy()) / 0.8)
+    nothing: Any = None
+    warped: Any = TopPLogitsWarper(0.9)(nothing, torch.from_numpy(logits.copy()) / 0.8)
     p = torch.softmax(warped, dim=-1)
     served = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
     columns = sampled_columns(torch.from_numpy(logits.copy()), served, rows)
@@ -109,7 +112,7 @@ def test_served_draws_give_a_uniform_pit_and_a_centred_surprisal() -> None:
     assert abs(float(z)) < 4
 
 
-def test_through_the_scorer_with_greedy_requests_beside(llama: nn.Module, scorer: TorchScorer) -> None:
+def test_through_the_scorer_with_greedy_requests_beside(llama: Any, scorer: TorchScorer) -> None:
     logits_of = reference_logits(llama)
     generator = np.random.default_rng(9)
     sampling = SamplingParams(max_tokens=20, temperature=0.7, top_k=30, top_p=0.9, min_p=0.02)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from lossguard.errors import ScorerError, UsageError
 from lossguard.records import SamplingParams
@@ -43,7 +43,7 @@ def forked_cases(generator: np.random.Generator, num_cases: int, num_arms: int) 
     return cases
 
 
-def test_gap_and_rank_equal_an_fp64_loop_on_1000_tokens(llama: nn.Module, scorer: TorchScorer) -> None:
+def test_gap_and_rank_equal_an_fp64_loop_on_1000_tokens(llama: Any, scorer: TorchScorer) -> None:
     logits_of = reference_logits(llama)
     cases = forked_cases(np.random.default_rng(1), 30, 2)
     arms = scorer.score(make_jobs(cases))
@@ -65,7 +65,7 @@ def test_gap_and_rank_equal_an_fp64_loop_on_1000_tokens(llama: nn.Module, scorer
     assert checked >= 1000
 
 
-def test_greedy_replies_have_gap_zero_and_rank_zero(llama: nn.Module, scorer: TorchScorer) -> None:
+def test_greedy_replies_have_gap_zero_and_rank_zero(llama: Any, scorer: TorchScorer) -> None:
     logits_of = reference_logits(llama)
     prompt, reply = [3, 1, 4, 1, 5], [9]
     for _ in range(12):
@@ -111,6 +111,13 @@ def test_identical_replies_have_identical_scores(scorer: TorchScorer) -> None:
         np.testing.assert_array_equal(getattr(one, name)[:12], getattr(short, name))
 
 
+def test_arms_are_treated_alike(scorer: TorchScorer) -> None:
+    jobs = make_jobs(forked_cases(np.random.default_rng(8), 6, 2))
+    swapped = [dataclasses.replace(job, outputs=job.outputs[::-1]) for job in jobs]
+    for one, other in zip(scorer.score(jobs), scorer.score(swapped)[::-1], strict=True):
+        assert_same_scores(one, other, 0.0)
+
+
 def test_order_of_jobs_does_not_matter(scorer: TorchScorer) -> None:
     jobs = make_jobs(forked_cases(np.random.default_rng(2), 9, 2))
     there = scorer.score(jobs)
@@ -145,11 +152,12 @@ def test_ids_that_do_not_exist(scorer: TorchScorer) -> None:
     assert good.finite.all()
 
 
-def test_nan_and_infinite_logits_are_reported(llama: nn.Module) -> None:
+def test_nan_and_infinite_logits_are_reported(llama: Any) -> None:
     model = tiny_llama(tie_word_embeddings=False)
     model.load_state_dict(llama.state_dict(), strict=False)
     scorer = scorer_from_model(model, TorchScorerSpec(model_path=""))
-    scorer._head._weight[17] = np.inf  # type: ignore[union-attr]
+    assert scorer._head is not None
+    scorer._head._weight[17] = np.inf
     scores = scorer.score(make_jobs([Case(prompt=[1, 2], replies=[[3, 17, 4]])]))[0]
     assert not scores.finite.any()
     assert not scores.gap.any()
@@ -168,21 +176,21 @@ def test_equal_logits_are_ranked_by_lower_id() -> None:
     assert ranks == list(range(ranks[0], ranks[0] + len(reply)))
 
 
-def test_vocabulary_that_is_no_multiple_of_a_tile(monkeypatch: pytest.MonkeyPatch, llama: nn.Module) -> None:
+def test_vocabulary_that_is_no_multiple_of_a_tile(monkeypatch: pytest.MonkeyPatch, llama: Any) -> None:
     jobs = make_jobs(forked_cases(np.random.default_rng(3), 6, 2))
     expected = scorer_from_model(llama, TorchScorerSpec(model_path="")).score(jobs)
     from lossguard.scoring import torch_scorer
     from lossguard.scoring.head_columns import TileSizes
 
-    monkeypatch.setattr(torch_scorer, "tile_sizes", lambda *_: TileSizes(vocab_tile=37, dense_rows=3))
+    monkeypatch.setattr(torch_scorer, "tile_sizes", lambda *_: TileSizes(vocab_tile=37, dense_rows=3, dense_part=2))
     got = scorer_from_model(llama, TorchScorerSpec(model_path="")).score(jobs)
     for one, other in zip(expected, got, strict=True):
         assert_same_scores(one, other, 1e-5)
 
 
-def test_progress_counts_every_scorable_token(scorer: TorchScorer) -> None:
+def test_progress_counts_every_token_even_those_that_cannot_be_scored(scorer: TorchScorer) -> None:
     seen: list[int] = []
-    jobs = make_jobs(forked_cases(np.random.default_rng(4), 5, 3))
+    jobs = make_jobs([*forked_cases(np.random.default_rng(4), 5, 3), Case(prompt=[1], replies=[[-1, 2], [1], []])])
     arms = scorer.score(jobs, progress=seen.append)
     assert sum(seen) == sum(scores.num_tokens for scores in arms)
 
@@ -213,7 +221,7 @@ def test_sampled_requests_with_penalties_are_refused(scorer: TorchScorer) -> Non
         scorer.score(make_jobs([Case(prompt=[1], replies=[[1]], sampling=sampling)]))
 
 
-def test_loads_a_folder_and_reports_its_choices(tmp_path: Path, llama: nn.Module, scorer: TorchScorer) -> None:
+def test_loads_a_folder_and_reports_its_choices(tmp_path: Path, llama: Any, scorer: TorchScorer) -> None:
     llama.save_pretrained(tmp_path)
     loaded = torch_scorer_factory(str(tmp_path), {"device": "cpu", "threads": 1, "token_budget": 96})
     jobs = make_jobs(forked_cases(np.random.default_rng(6), 3, 2))
@@ -252,7 +260,7 @@ def test_unknown_options_are_refused(options: dict[str, object], hint: str) -> N
         torch_scorer_factory("/nowhere", options)
 
 
-def test_too_many_top_tokens_are_refused(llama: nn.Module) -> None:
+def test_too_many_top_tokens_are_refused(llama: Any) -> None:
     with pytest.raises(ScorerError, match="top_k 512"):
         scorer_from_model(llama, TorchScorerSpec(model_path="", top_k=VOCAB_SIZE))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lossguard.records import FinishReason, ForcedScores, Request, SamplingParams, ServedOutput
@@ -19,9 +19,9 @@ FloatArray = NDArray[np.float64]
 LogitsOf = Callable[[Sequence[int], Sequence[int]], FloatArray]
 
 
-def tiny_llama(**changes: object) -> nn.Module:
+def tiny_llama(**changes: Any) -> Any:
     """A random Llama with wide logits, so that entropies vary; FP32 unless cast."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -63,9 +63,9 @@ def random_ids(generator: np.random.Generator, length: int, vocab_size: int = VO
     return [int(token) for token in generator.integers(0, vocab_size, length)]
 
 
-def reference_logits(model: nn.Module) -> LogitsOf:
+def reference_logits(model: Any) -> LogitsOf:
     """FP64 logits [n, V] of the positions of a reply, one sequence at a time, by the model's own forward in FP64."""
-    exact = type(model)(model.config).double().eval()  # type: ignore[operator]
+    exact = type(model)(model.config).double().eval()
     exact.load_state_dict(model.state_dict())
 
     @torch.inference_mode()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from lossguard.records import Request
+
+NUMBERED = re.compile(r"(?P<set>.*?)(?P<number>\d+)(#\d+)?")
 
 
 def draw(below: int, *parts: object) -> int:
@@ -14,5 +17,13 @@ def draw(below: int, *parts: object) -> int:
 
 
 def is_hit(request: Request, *, every: int, seed: int) -> bool:
-    """Whether a request is among the one in ``every`` that a fault hits."""
-    return draw(every, "request", seed, request.id, request.repeat_id) == 0
+    """Whether a request is among the one in ``every`` that a fault hits.
+
+    Requests that are numbered (``math-017``) are hit at even distances within their set, from a start drawn by the
+    seed, so that a run of 240 has 12 hits at one in 20 rather than anything from 5 to 20; others are drawn singly.
+    """
+    numbered = NUMBERED.fullmatch(request.id)
+    if numbered is None:
+        return draw(every, "request", seed, request.id, request.repeat_id) == 0
+    start = draw(every, "start", seed, numbered["set"], request.repeat_id)
+    return (int(numbered["number"]) + start) % every == 0
