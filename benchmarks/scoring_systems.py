@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,7 @@ def hflm_run(model: nn.Module, tokenizer: Any, batch_size: int, max_length: int)
     """lm-eval's HFLM at one batch size, on token ids."""
     from lm_eval.models.huggingface import HFLM
 
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about being given a model that is loaded
     hflm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=max_length)
 
     def run(work: Work) -> None:

@@ -123,6 +123,22 @@ def _redrawn(system: SystemConfig, seed: int) -> SystemConfig:
     return replace(system, options=options)
 
 
+def _options(system: SystemConfig, override: Mapping[str, Any]) -> dict[str, Any]:
+    """The system's options, changed. Packed weights are an option of CPUs with bfloat16 products only."""
+    options = {**system.options, **override}
+    if options.get("packed_weights") and (override.get("device", "cpu") != "cpu" or not can_pack_weights()):
+        del options["packed_weights"]
+    return options
+
+
+def can_pack_weights() -> bool:
+    """Whether this CPU multiplies bfloat16 weights that oneDNN has laid out."""
+    import torch
+
+    is_available: bool = torch.backends.mkldnn.is_available()
+    return is_available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def run_demo(
     *,
     seed: int = DEFAULT_SEED,
@@ -135,7 +151,7 @@ def run_demo(
     """Judge the demo's candidates. ``overrides`` changes options by system (a device, say)."""
     config = demo_config(seed)
     systems = {
-        name: replace(system, options={**system.options, **(overrides or {}).get(name, {})})
+        name: replace(system, options=_options(system, (overrides or {}).get(name, {})))
         for name, system in config.systems.items()
     }
     plan = Plan(

@@ -18,6 +18,9 @@ from lossguard.scoring.columns import NOT_FINITE
 from lossguard.scoring.lm_head import Fp32Head
 from lossguard.scoring.sampled_columns import SamplingColumns, sampled_columns
 
+TOP_BLOCK = 128
+"""Columns of a block whose maximum decides whether it can hold one of the best logits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToScore:
@@ -33,15 +36,16 @@ class TileSizes:
     """How much of the logits may exist at once."""
 
     vocab_tile: int  # columns of a tile
+    tile_rows: int  # rows of a tile
     dense_rows: int  # rows whose whole logits are held
     dense_part: int  # of those, how many are worked on together
 
 
 def tile_sizes(device: torch.device, vocab_size: int) -> TileSizes:
-    """Tiles that stay in a CPU's cache, and tiles that fill a GPU."""
+    """Tiles that stay in a CPU's cache; on a GPU whole rows, since there every tile costs launches and a merge."""
     if device.type == "cuda":
-        return TileSizes(vocab_tile=min(8192, vocab_size), dense_rows=256, dense_part=256)
-    return TileSizes(vocab_tile=min(2048, vocab_size), dense_rows=64, dense_part=16)
+        return TileSizes(vocab_tile=vocab_size, tile_rows=512, dense_rows=256, dense_part=256)
+    return TileSizes(vocab_tile=min(2048, vocab_size), tile_rows=2**31, dense_rows=64, dense_part=16)
 
 
 def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
@@ -69,11 +73,18 @@ def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) 
 
 
 def _tiled(head: Fp32Head, prepared: Tensor, served: Tensor, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
+    groups = zip(prepared.split(sizes.tile_rows), served.split(sizes.tile_rows), strict=True)
+    parts = [_tiled_group(head, hidden, tokens, top_k, sizes) for hidden, tokens in groups]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _tiled_group(head: Fp32Head, prepared: Tensor, served: Tensor, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
     state = _Running.start(len(served), top_k + 1, head.device)
-    buffer = torch.empty(len(served), sizes.vocab_tile, device=head.device)
+    # a product that brings its own result needs no buffer: two would double the memory
+    buffer = torch.empty(len(served), sizes.vocab_tile, device=head.device) if head.writes_out else None
     for start in range(0, head.vocab_size, sizes.vocab_tile):
         stop = min(start + sizes.vocab_tile, head.vocab_size)
-        out = buffer if stop - start == sizes.vocab_tile else None
+        out = buffer if stop - start == sizes.vocab_tile else None  # the last tile may be narrower
         state.visit(head.logits(prepared, start, stop, out), start, served)
     return state.columns(served, top_k)
 
@@ -115,9 +126,10 @@ class _Running:
         rows = torch.nonzero(~(highest < self.values[:, -1])).squeeze(1)
         if len(rows) == 0:
             return
-        found = (logits if len(rows) == len(logits) else logits[rows]).topk(min(width, logits.shape[1]), dim=-1)
-        values = torch.cat([self.values[rows], found.values], dim=1)
-        ids = torch.cat([self.ids[rows], found.indices + start], dim=1)
+        some = logits if len(rows) == len(logits) else logits[rows]
+        found_values, found_ids = block_top(some, min(width, logits.shape[1]))
+        values = torch.cat([self.values[rows], found_values], dim=1)
+        ids = torch.cat([self.ids[rows], found_ids + start], dim=1)
         best = values.topk(width, dim=-1)
         self.values[rows] = best.values
         self.ids[rows] = ids.gather(1, best.indices)
@@ -140,6 +152,26 @@ class _Running:
             "finite": finite,
             "open": (tied | missed) & finite,
         }
+
+
+def block_top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` best logits of each row [N, n] and their columns; equal ones in any order.
+
+    They lie in the ``count`` blocks with the highest maxima (and in what is left of the row after whole blocks), so
+    one pass for the maxima replaces a selection over the whole row.
+    """
+    num_blocks = logits.shape[1] // TOP_BLOCK
+    if num_blocks <= count:
+        found = logits.topk(count, dim=-1)
+        return found.values, found.indices
+    whole = logits[:, : num_blocks * TOP_BLOCK].unflatten(1, (num_blocks, TOP_BLOCK))  # [N, blocks, TOP_BLOCK]
+    blocks = whole.amax(dim=-1).topk(count, dim=-1).indices  # [N, count]
+    inside = torch.arange(TOP_BLOCK, device=logits.device)
+    columns = (blocks[:, :, None] * TOP_BLOCK + inside).flatten(1)  # [N, count * TOP_BLOCK]
+    rest = torch.arange(num_blocks * TOP_BLOCK, logits.shape[1], device=logits.device).expand(len(logits), -1)
+    columns = torch.cat([columns, rest], dim=1)
+    found = logits.gather(1, columns).topk(count, dim=-1)
+    return found.values, columns.gather(1, found.indices)
 
 
 def _dense(logits: Tensor, served: Tensor, top_k: int, sampling: SamplingColumns | None) -> dict[str, Tensor]:

@@ -29,6 +29,11 @@ class LogitTransform:
     scale: float = 1.0
     soft_cap: float | None = None
 
+    @property
+    def num_roundings(self) -> int:
+        """How often a model that computes in its own dtype rounds each logit, the head's product included."""
+        return 1 + (self.scale != 1.0) + 3 * (self.soft_cap is not None)
+
     def apply_(self, logits: Tensor) -> Tensor:
         """In place on FP32 logits of any shape."""
         if self.scale != 1.0:
@@ -64,6 +69,11 @@ class Fp32Head:
     def device(self) -> torch.device:
         """Where hidden states are expected."""
         return self._weight.device
+
+    @property
+    def writes_out(self) -> bool:
+        """Whether ``logits`` can write into a tensor that it is given."""
+        return self.product.kind != "out-dtype"
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """Hidden states [N, D] as the product takes them, on the head's device."""
@@ -140,21 +150,23 @@ def _first_number(configs: list[Any], names: tuple[str, ...]) -> float | None:
     return None
 
 
-def verify_head(own: Tensor, model_logits: Tensor, dtype: torch.dtype) -> float:
+def verify_head(own: Tensor, model_logits: Tensor, dtype: torch.dtype, num_roundings: int) -> float:
     """Compare the FP32 head's logits with the model's own, both [N, V]; returns the largest difference in nats.
 
-    Raises ScorerError if they differ by more than rounding to ``dtype`` can explain: three roundings (the head's and
-    two of a transform) of the largest logit.
+    Raises ScorerError if they differ by more than ``num_roundings`` roundings to ``dtype`` explain, and one more for
+    products whose partial sums are rounded. A rounding is at most half an epsilon of the logit, or of half the largest
+    one where terms cancel.
     """
     if own.shape != model_logits.shape:
         raise _head_differs(f"it returns {tuple(model_logits.shape)} logits, the head gives {tuple(own.shape)}")
     theirs = model_logits.float()
-    scale = float(theirs.abs().max())
-    allowed = 3.0 * torch.finfo(dtype).eps * max(scale, 1e-3) + 1e-4 * scale
-    difference = float((own - theirs).abs().max())
-    if not difference <= allowed:
-        raise _head_differs(f"its logits differ by {difference:.4g} nats, rounding explains {allowed:.4g}")
-    return difference
+    largest = own.abs().max()
+    rounding = torch.finfo(dtype).eps / 2 * torch.maximum(own.abs(), largest / 2)
+    difference = (own - theirs).abs()
+    if not bool((difference <= (num_roundings + 1) * rounding + 1e-4 * largest).all()):
+        found = f"its logits differ by up to {float(difference.max()):.4g} nats, of at most {float(largest):.4g}"
+        raise _head_differs(found)
+    return float(difference.max())
 
 
 def _head_differs(found: str) -> ScorerError:

@@ -202,7 +202,7 @@ def _check_head(model: nn.Module, backbone: Backbone, head: Fp32Head, dtype: tor
     hidden = backbone.run(tokens)[0]
     own = head.logits(head.prepare(hidden), 0, head.vocab_size)
     theirs: Tensor = model(input_ids=tokens, use_cache=False).logits[0]
-    return verify_head(own, theirs.to(own.device), dtype)
+    return verify_head(own, theirs.to(own.device), dtype, head.transform.num_roundings)
 
 
 def _choose_sharing(backbone: Backbone, spec: TorchScorerSpec, dtype: torch.dtype) -> _Sharing:

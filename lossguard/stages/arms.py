@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lossguard.checks.base import Arm, Thresholds
-from lossguard.checks.events import event_positions, fail_is_certain
+from lossguard.checks.events import fail_is_certain, unaudited_events
 from lossguard.config import SystemConfig
 from lossguard.records import AuditedEvent, Request, ServedOutput
 from lossguard.run_folder import read_audit
@@ -54,29 +54,6 @@ def audited_arms(
         return fail_is_certain(num_unexplained, num_stock_events, len(requests))
 
     return stock, _audited(workspace, requests, candidate, thresholds, is_certain)
-
-
-def unaudited_events(arm: Arm, thresholds: Thresholds) -> list[tuple[int, list[AuditedEvent]]]:
-    """(request index, its events in order of position), none audited yet."""
-    return [
-        (
-            found.request_index,
-            [
-                AuditedEvent(
-                    request_id=found.request_id,
-                    position=position,
-                    served_id=served_id,
-                    best_id=best_id,
-                    gap_nats=gap,
-                    explained=None,
-                )
-                for position, served_id, best_id, gap in zip(
-                    found.positions, found.served_ids, found.best_ids, found.gaps_nats, strict=True
-                )
-            ],
-        )
-        for found in event_positions(arm, thresholds)
-    ]
 
 
 def _audited(

@@ -36,7 +36,7 @@ def make_tokenizer() -> MakeTokenizer:
     def make(template: str | None) -> PreTrainedTokenizerFast:
         model = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
         model.pre_tokenizer = WhitespaceSplit()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")  # type: ignore[no-untyped-call]
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")
         tokenizer.chat_template = template
         return tokenizer
 

@@ -42,7 +42,7 @@ def wide_tokenizer() -> PreTrainedTokenizerFast:
     vocab = {piece: index for index, piece in enumerate(["<unk>", "You", "are", "helpful", *sorted(known)])}
     model = Tokenizer(WordLevel({piece: index for index, piece in enumerate(vocab)}, unk_token="<unk>"))
     model.pre_tokenizer = splitter
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")
     tokenizer.chat_template = (
         "{% if messages[0]['role'] != 'system' %}a long system message of its own {% endif %}"
         "{% for message in messages %}{{ message['content'] }} {% endfor %}"

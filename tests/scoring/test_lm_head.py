@@ -114,16 +114,16 @@ def test_a_head_that_is_no_linear_layer_is_refused(monkeypatch: pytest.MonkeyPat
 def test_differing_shapes_and_nan_are_refused() -> None:
     logits = torch.ones(2, 5)
     with pytest.raises(ScorerError, match="LG0505"):
-        verify_head(logits, torch.ones(2, 6), torch.float32)
+        verify_head(logits, torch.ones(2, 6), torch.float32, 1)
     with pytest.raises(ScorerError, match="LG0505"):
-        verify_head(logits * torch.nan, logits, torch.float32)
+        verify_head(logits * torch.nan, logits, torch.float32, 1)
 
 
 def test_rounding_to_bf16_is_not_a_transform() -> None:
     own = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0)) * 8
-    assert verify_head(own, own.bfloat16(), torch.bfloat16) > 0
+    assert verify_head(own, own.bfloat16(), torch.bfloat16, 1) > 0
     with pytest.raises(ScorerError, match="LG0505"):
-        verify_head(own, own * 1.1, torch.bfloat16)
+        verify_head(own, own * 1.02, torch.bfloat16, 1)
 
 
 def bf16_operands(device: str) -> tuple[torch.Tensor, nn.Linear, torch.Tensor]:

@@ -182,7 +182,9 @@ def test_vocabulary_that_is_no_multiple_of_a_tile(monkeypatch: pytest.MonkeyPatc
     from lossguard.scoring import torch_scorer
     from lossguard.scoring.head_columns import TileSizes
 
-    monkeypatch.setattr(torch_scorer, "tile_sizes", lambda *_: TileSizes(vocab_tile=37, dense_rows=3, dense_part=2))
+    monkeypatch.setattr(
+        torch_scorer, "tile_sizes", lambda *_: TileSizes(vocab_tile=37, tile_rows=4, dense_rows=3, dense_part=2)
+    )
     got = scorer_from_model(llama, TorchScorerSpec(model_path="")).score(jobs)
     for one, other in zip(expected, got, strict=True):
         assert_same_scores(one, other, 1e-5)
