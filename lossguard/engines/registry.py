@@ -26,7 +26,7 @@ def engine_kinds() -> tuple[str, ...]:
 
 
 def engine_factory(kind: str) -> EngineFactory:
-    """The factory of an engine kind.
+    """The factory of an engine kind: a registered name, or ``module:factory`` without registration.
 
     Built-in kinds need no installed metadata, so that a source tree works too; an entry point of the same name
     does not replace a built-in one, or an installed package could quietly become "stock".
@@ -34,7 +34,7 @@ def engine_factory(kind: str) -> EngineFactory:
     Raises UsageError LG0201 (no such kind), LG0202 (a package it needs is not installed) or LG0203 (its entry
     point cannot be loaded).
     """
-    entries = _entries()
+    entries = {kind: kind} if ":" in kind else _entries()
     if kind not in entries:
         raise UsageError(
             f"no engine is called {kind!r}. {near_miss(kind, entries)}",

@@ -17,8 +17,13 @@ GROUP = "lossguard.scorers"
 
 
 def scorer_factory(kind: str) -> ScorerFactory:
-    """The factory ``(model_path, options) -> Scorer``. Raises UsageError LG0609 (unknown) or LG0610 (not installed)."""
+    """The factory ``(model_path, options) -> Scorer``; ``kind`` is a registered name or ``module:factory``.
+
+    Raises UsageError LG0609 (unknown) or LG0610 (not installed).
+    """
     targets = {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
+    if ":" in kind:
+        targets[kind] = kind
     if kind not in targets:
         raise UsageError(
             f"no scorer is called {kind!r}. {near_miss(kind, targets)}",
