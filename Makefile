@@ -12,7 +12,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
 PINNED := -c requirements/constraints.txt
-CODE := lossguard suites/lossguard_suites benchmarks tests tools
+CODE := lossguard lossguard_pytest.py suites/lossguard_suites benchmarks tests tools
 TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/null),$(place)))
 
 export HF_HUB_OFFLINE := 1

@@ -14,6 +14,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 import lossguard
+from lossguard.baseline.atomic import require_writable
+from lossguard.baseline.parameters import claim_parameters, record_name, require_name
+from lossguard.baseline.record import write_record
 from lossguard.checks.base import CheckInput
 from lossguard.checks.power import PowerInput, estimate_power
 from lossguard.config import SystemConfig
@@ -30,9 +33,11 @@ from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
 from lossguard.stages.estimate import estimate_cost
-from lossguard.stages.facts import run_fingerprints, with_scorer
+from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
 from lossguard.stages.judging import Judgement, judge
 from lossguard.stages.recheck import Recheck, recheck
+from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
+from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
 
@@ -41,9 +46,11 @@ __all__ = [
     "FileScores",
     "GateResult",
     "Recheck",
+    "check_record",
     "doctor",
     "load_plan",
     "recheck",
+    "record_baseline",
     "rejudge",
     "run_gate",
     "score_file",
@@ -55,15 +62,57 @@ def run_gate(plan: Plan, *, listener: Listener | None = None, command: Sequence[
 
     Order: requests, calibration on stock alone, thresholds frozen on disk, stock's test replies, then candidate by
     candidate: serve, score beside stock, audit, judge. Everything is written to the run folder as it is made; the
-    same plan with ``resume`` continues. Raises LossguardError (usage, engine, scorer, storage); what was measured
-    stays on disk.
+    same plan with ``resume`` continues. With ``record``, all of stock's part comes from that file. Raises
+    LossguardError (usage, baseline, engine, scorer, storage); what was measured stays on disk.
     """
+    plan.require_candidates()
+    recorded = read_recorded(plan)
+    with _open_run(plan, listener) as workspace:
+        if recorded is not None:
+            materialise(workspace, recorded, rules_sha256())
+        return _run(workspace, command)
+
+
+def check_record(plan: Plan) -> None:
+    """Raise BaselineError LG0701 to LG0706 if ``run_gate`` would refuse the plan's record.
+
+    Nothing is served, scored or written, and candidates are left alone: for fronts that must know before they begin.
+    """
+    recorded = read_recorded(plan)
+    if recorded is None:
+        return
+    stock_only = replace(plan, candidates=())
+    workspace = Workspace(plan=stock_only, folder=RunFolder(plan.folder), listener=SilentListener())
+    try:
+        require_usable(workspace, recorded)
+    finally:
+        workspace.close()
+
+
+def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener | None = None) -> Path:
+    """Serve and score the plan's baseline alone, and write it as the record of ``claim`` to ``target``, atomically.
+
+    Candidates of the plan are left alone. A run folder is made as for ``run_gate``, and ``resume`` continues one that
+    was interrupted. Raises UsageError LG0708 (names) before anything runs, StorageError LG0707 if ``target`` cannot be
+    written, and what serving and scoring raise.
+    """
+    stock_only = replace(plan, candidates=(), record=None)
+    require_name(plan.stock.name)
+    record_name(claim, claim_parameters(stock_only))
+    require_writable(target)
+    with _open_run(stock_only, listener) as workspace:
+        return write_record(target, record_stock(workspace, claim, rules_sha256()))
+
+
+@contextmanager
+def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
+    """The run folder of a plan, locked, with a workspace that is closed at the end."""
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
     with _only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
-            return _run(workspace, command)
+            yield workspace
         finally:
             workspace.close()
 
@@ -77,9 +126,10 @@ def rejudge(run_folder: Path, *, listener: Listener | None = None) -> GateResult
     """Apply today's rules to the saved scores of a run; no engine and no scorer starts.
 
     Events that were not audited stay unaudited. The new report is ``rejudged.json``; the old one stays. Raises
-    IntegrityError LG0613 if the run is not finished.
+    IntegrityError LG0613 if the run is not finished, UsageError LG0604 if it only recorded a baseline.
     """
     folder, plan = RunFolder.open(run_folder), load_plan(run_folder)
+    plan.require_candidates()
     workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener(), is_offline=True)
     return _run(workspace, ("lossguard", "rejudge", str(run_folder)))
 
@@ -198,6 +248,7 @@ def _head(workspace: Workspace, calibration: Calibration, power: Mapping[str, An
 def _run_facts(workspace: Workspace, command: Sequence[str]) -> dict[str, Any]:
     plan, folder = workspace.plan, workspace.folder.path
     name = "rejudged.json" if workspace.is_offline else "report.json"
+    recorded = baseline_facts(workspace.folder)
     return {
         "id": folder.name,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -208,6 +259,7 @@ def _run_facts(workspace: Workspace, command: Sequence[str]) -> dict[str, Any]:
         "command": list(command),
         "folder": str(folder),
         "report_path": str(folder / name),
+        "baseline": {key: value for key, value in recorded.items() if key != "fingerprint"} if recorded else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,21 @@ BUDGETS = {
     "standard": Budget(name="standard", num_requests=240, max_tokens=256),
     "full": Budget(name="full", num_requests=1_000, max_tokens=512),
 }
+CUSTOM_CALIBRATION = 60
+_CUSTOM_BUDGET = re.compile(r"(\d{1,7})x(\d{1,7})")
+
+
+def parse_budget(text: str) -> Budget:
+    """The budget of a name (``quick``, ``standard``, ``full``), or of REQUESTSxTOKENS such as ``210x24``.
+
+    The latter has 60 calibration prompts. Raises UsageError LG0604 for anything else, and for a size of 0.
+    """
+    if text in BUDGETS:
+        return BUDGETS[text]
+    sizes = _CUSTOM_BUDGET.fullmatch(text)
+    if sizes is None or not (int(sizes[1]) and int(sizes[2])):
+        raise _bad_plan(f"no budget is called {text!r}, nor is it REQUESTSxTOKENS. {near_miss(text, BUDGETS)}")
+    return Budget(name=text, num_requests=int(sizes[1]), max_tokens=int(sizes[2]), num_calibration=CUSTOM_CALIBRATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +61,11 @@ class SystemHandle:
 class Plan:
     """One stock run against any number of candidates.
 
-    ``budget`` is a name (``quick``, ``standard``, ``full``) or a ``Budget``. ``temperature`` above 0 asks for
-    sampled replies. ``folder`` is the root under which run folders are made; ``resume`` continues one.
-    Raises UsageError LG0604 for an unknown budget, no candidate, or a name used twice.
+    ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
+    ``temperature`` above 0 asks for sampled replies. ``folder`` is the root under which run folders are made;
+    ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock. Candidates
+    may be left out only to record a baseline.
+    Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
     config: Config
@@ -60,12 +78,13 @@ class Plan:
     prompt_sets: Sequence[str] | None = None
     folder: Path = Path(".lossguard")
     resume: Path | None = None
+    record: Path | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.budget, str) and self.budget not in BUDGETS:
-            raise _bad_plan(f"no budget is called {self.budget!r}. {near_miss(self.budget, BUDGETS)}")
-        if not self.candidates or isinstance(self.candidates, str):
-            raise _bad_plan("candidates must be a list with at least one system")
+        if isinstance(self.budget, str):
+            parse_budget(self.budget)
+        if isinstance(self.candidates, str):
+            raise _bad_plan("candidates must be a list of systems, not one string")
         names = [system.name for system in (self.stock, *self.systems)]
         for name in names:
             if names.count(name) > 1:
@@ -80,7 +99,7 @@ class Plan:
     @property
     def sizes(self) -> Budget:
         """The budget as sizes."""
-        return BUDGETS[self.budget] if isinstance(self.budget, str) else self.budget
+        return parse_budget(self.budget) if isinstance(self.budget, str) else self.budget
 
     @property
     def effective_seed(self) -> int:
@@ -103,6 +122,11 @@ class Plan:
             if isinstance(system, SystemHandle) and system.config.name == name:
                 return system
         return None
+
+    def require_candidates(self) -> None:
+        """Raise UsageError LG0604 if there is nothing to judge."""
+        if not self.candidates:
+            raise _bad_plan("the plan has no candidate: there is nothing to judge")
 
     def _configured(self, system: str | SystemHandle) -> SystemConfig:
         return system.config if isinstance(system, SystemHandle) else self.config.system(system)

@@ -32,6 +32,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "seed": plan.effective_seed,
         "temperature": plan.temperature,
         "repeats": plan.repeats,
+        "record": str(plan.record.absolute()) if plan.record else None,
     }
 
 
@@ -55,6 +56,7 @@ def plan_from_json(data: Mapping[str, Any], run_folder: Path) -> Plan:
         repeats=data["repeats"],
         folder=run_folder.parent,
         resume=run_folder,
+        record=Path(data["record"]) if data.get("record") else None,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lossguard.config import config_from_mapping, load_config
 from lossguard.errors import UsageError
-from lossguard.plan import BUDGETS, Plan
+from lossguard.plan import BUDGETS, Budget, Plan, parse_budget
 
 GOOD = """
 model = "smollm2"
@@ -93,13 +93,27 @@ def test_plan_checks_itself() -> None:
     assert Plan(config, candidates=["a"]).effective_seed == 17
     bad: dict[str, Any]
     for bad in (
-        {"candidates": []},
         {"candidates": "a"},
         {"candidates": ["a", "a"]},
         {"candidates": ["stock"]},
         {"candidates": ["a"], "budget": "standart"},
+        {"candidates": ["a"], "budget": "0x24"},
+        {"candidates": ["a"], "budget": "210x24x60"},
         {"candidates": ["a"], "repeats": 0},
         {"candidates": ["a"], "temperature": -1.0},
     ):
         with pytest.raises(UsageError, match="LG0604"):
             Plan(config, **bad)
+
+
+def test_a_budget_is_a_name_or_sizes() -> None:
+    assert parse_budget("quick") == BUDGETS["quick"]
+    assert parse_budget("210x24") == Budget(name="210x24", num_requests=210, max_tokens=24, num_calibration=60)
+    config = config_from_mapping({"model": "m", "systems": {"stock": {"engine": "x"}, "a": {"engine": "x"}}})
+    assert Plan(config, candidates=["a"], budget="210x24").sizes == parse_budget("210x24")
+
+
+@pytest.mark.parametrize("text", ["", "x", "210", "210x", "x24", "210x0", "-1x24", "210 x 24", "1e3x24", "99999999x1"])
+def test_other_budgets_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="LG0604"):
+        parse_budget(text)

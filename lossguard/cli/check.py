@@ -32,7 +32,9 @@ def check(
     baseline: Annotated[str | None, typer.Option(help="the stock system's name (default: stock)")] = None,
     candidate: Annotated[list[str] | None, typer.Option(help="a candidate's name; may be given several times")] = None,
     config: ConfigOption = None,
-    budget: Annotated[str | None, typer.Option(help="quick, standard or full (default: standard)")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS (default: standard)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of prompts order, resampling and sampled replies")] = None,
     temperature: Annotated[float | None, typer.Option(help="judge sampled replies at this temperature")] = None,
     repeats: Annotated[int | None, typer.Option(help="replies per prompt")] = None,

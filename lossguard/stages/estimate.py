@@ -24,9 +24,16 @@ class CostEstimate:
 
 
 def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate | None:
-    """Serve and score a small probe, and tell the listener what the run will cost. None for a resumed run."""
+    """Serve and score a small probe, and tell the listener what the run will cost.
+
+    None for a resumed run, and for one with a recorded baseline: the probe would start stock.
+    """
     plan, sizes = workspace.plan, workspace.plan.sizes
     if plan.resume is not None:
+        return None
+    if plan.record is not None:
+        recorded = f"{len(requests.test)} requests x {sizes.max_tokens} tokens x {len(plan.systems)} systems"
+        workspace.listener.message(f"plan: {sizes.name}, {recorded}, stock from {plan.record}")
         return None
     num_systems = 1 + len(plan.systems)
     line = f"plan: {sizes.name}, {len(requests.test)} requests x {sizes.max_tokens} tokens x {num_systems} systems"

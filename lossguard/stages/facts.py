@@ -7,9 +7,11 @@ from typing import Any
 from lossguard.config import SystemConfig
 from lossguard.errors import UsageError
 from lossguard.fingerprint import Fingerprint, collect_fingerprint, comparable
+from lossguard.run_folder import RunFolder
 from lossguard.stages.workspace import Workspace
 
 FILE = "fingerprints.json"
+BASELINE_FILE = "baseline.json"
 
 
 def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
@@ -23,8 +25,25 @@ def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
     now = _collect(workspace)
     if path.is_file():
         _require_comparable(workspace, workspace.folder.read_json(FILE), now)
+    now = with_recorded_stock(workspace, now)
     workspace.folder.write_json(FILE, now)
     return now
+
+
+def with_recorded_stock(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str, Any]:
+    """The same with the fingerprint of the recorded stock, whose replies the run judges by, if there is a record."""
+    recorded = baseline_facts(workspace.folder)
+    return {**fingerprints, "stock": recorded["fingerprint"]} if recorded else fingerprints
+
+
+def baseline_facts(folder: RunFolder) -> dict[str, Any] | None:
+    """Which record stands in for stock in this run, and its fingerprint; None where stock ran live."""
+    return folder.read_json(BASELINE_FILE) if (folder.path / BASELINE_FILE).is_file() else None
+
+
+def stock_fingerprint(workspace: Workspace) -> Fingerprint:
+    """Stock's fingerprint here and now."""
+    return _of_system(workspace, workspace.plan.stock)
 
 
 def with_scorer(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lossguard.records import ForcedScores, Request, ServedOutput
 from lossguard.scoring.base import Scorer, ScoringJob
-from lossguard.scoring.columns import concat_scores, load_scores, save_scores
+from lossguard.scoring.columns import concat_scores, load_scores, save_scores, select
 
 SHARD_REQUESTS = 120  # scored between two writes; also how far length bucketing can look
 
@@ -30,7 +30,7 @@ def force(scorer: Callable[[], Scorer], task: ForcingTask, progress: Callable[[i
     for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
         window = slice(first, first + SHARD_REQUESTS)
         requests, arms = task.requests[window], [arm[window] for arm in task.arms]
-        paths = [stem.with_name(f"{stem.name}-{number:04d}.safetensors") for stem in task.stems]
+        paths = [_shard(stem, number) for stem in task.stems]
         scores = _saved(paths, arms)
         if scores is None:
             scores = _score(scorer(), requests, arms, progress)
@@ -48,12 +48,24 @@ def load_forced(task: ForcingTask) -> list[ForcedScores] | None:
     shards: list[list[ForcedScores]] = [[] for _ in task.arms]
     for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
         arms = [arm[first : first + SHARD_REQUESTS] for arm in task.arms]
-        scores = _saved([stem.with_name(f"{stem.name}-{number:04d}.safetensors") for stem in task.stems], arms)
+        scores = _saved([_shard(stem, number) for stem in task.stems], arms)
         if scores is None:
             return None
         for arm_shards, column in zip(shards, scores, strict=True):
             arm_shards.append(column)
     return [concat_scores(arm_shards) for arm_shards in shards]
+
+
+def save_forced(task: ForcingTask, scores: Sequence[ForcedScores]) -> None:
+    """Write scores that are already there as ``force`` would have, so that it finds them."""
+    for stem, column in zip(task.stems, scores, strict=True):
+        for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
+            names = [request.id for request in task.requests[first : first + SHARD_REQUESTS]]
+            save_scores(_shard(stem, number), select(column, names))
+
+
+def _shard(stem: Path, number: int) -> Path:
+    return stem.with_name(f"{stem.name}-{number:04d}.safetensors")
 
 
 def _score(

@@ -128,14 +128,15 @@ def prepare_requests(workspace: Workspace) -> RunRequests:
             sha256=facts["sha256"],
             reasons=tuple(facts["reasons"]),
         )
-    requests = _build(workspace)
+    requests = planned_requests(workspace)
     folder.write_requests("calibration-requests.jsonl", requests.calibration)
     folder.write_json("prompts.json", {"sha256": requests.sha256, "reasons": list(requests.reasons)})
     folder.write_requests("requests.jsonl", requests.test)
     return requests
 
 
-def _build(workspace: Workspace) -> RunRequests:
+def planned_requests(workspace: Workspace) -> RunRequests:
+    """The requests that the plan's prompt sets give today; nothing is written."""
     plan, sizes = workspace.plan, workspace.plan.sizes
     tokenizer, stop_ids = workspace.tokenizer(), stop_ids_of(workspace.target_path)
     names = tuple(plan.prompt_sets or plan.config.prompts.sets)

@@ -13,11 +13,11 @@ from lossguard.cli.main import run
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("demo", "check", "score", "rejudge", "recheck", "doctor"):
+    for command in ("demo", "check", "score", "baseline", "rejudge", "recheck", "doctor"):
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["demo", "check", "score", "rejudge", "recheck", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "check", "score", "baseline", "rejudge", "recheck", "doctor"])
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out

@@ -60,11 +60,16 @@ def _quick_power(given: PowerInput) -> Power:
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
     """The toy stack; its scorer takes the place of the torch scorer."""
-    monkeypatch.setenv("LOSSGUARD_CACHE", str(tmp_path / "cache"))
-    write_model(tmp_path / "model")
-    write_prompts(tmp_path / "prompts.jsonl", 400)
-    config = Config(model="model", systems={}, prompts=PromptsConfig(sets=("prompts.jsonl",), seed=1), folder=tmp_path)
-    made = Stack(folder=tmp_path, config=config)
+    return make_stack(tmp_path, monkeypatch)
+
+
+def make_stack(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """The toy stack in a folder; its scorer takes the place of the torch scorer while the patch lasts."""
+    monkeypatch.setenv("LOSSGUARD_CACHE", str(folder / "cache"))
+    write_model(folder / "model")
+    write_prompts(folder / "prompts.jsonl", 400)
+    config = Config(model="model", systems={}, prompts=PromptsConfig(sets=("prompts.jsonl",), seed=1), folder=folder)
+    made = Stack(folder=folder, config=config)
     factory: Callable[..., object] = lambda _kind: lambda _path, _options: made.scorer  # noqa: E731
     monkeypatch.setattr("lossguard.stages.workspace.scorer_factory", factory)
     monkeypatch.setattr("lossguard.gate.estimate_power", _quick_power)

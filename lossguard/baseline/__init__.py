@@ -1,0 +1,1 @@
+"""Recorded baselines: what stock served and scored once, kept in a file per claim."""

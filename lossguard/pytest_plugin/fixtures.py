@@ -1,0 +1,212 @@
+"""The fixture ``lossguard``: a test's claim, judged or recorded where the test runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from lossguard.errors import LossguardError
+from lossguard.pytest_plugin.baselines import Baselines, Choice
+from lossguard.pytest_plugin.marker import MARK_KEY, ClaimMark
+from lossguard.pytest_plugin.options import Settings
+from lossguard.pytest_plugin.problems import no_candidate, no_timing
+from lossguard.pytest_plugin.transport import (
+    PROPERTY,
+    REPORT_PROPERTY,
+    VERDICT_PROPERTY,
+    ClaimMessage,
+    plain,
+)
+
+if TYPE_CHECKING:
+    from lossguard.gate_result import GateResult
+    from lossguard.plan import SystemHandle
+
+    Generate = Callable[[list[list[int]], int], list[list[int]]]
+
+SETTINGS_KEY = pytest.StashKey[Settings]()
+BASELINES_KEY = pytest.StashKey[Baselines]()
+MESSAGE_KEY = pytest.StashKey[ClaimMessage]()
+RAISED_KEY = pytest.StashKey[BaseException]()
+GREEN = ("PASS", "RECORDED", "KEPT")
+
+
+class LossguardFixture:
+    """What a test asks of its claim. Each verb may be called once or again; the claim is judged once."""
+
+    def __init__(self, request: pytest.FixtureRequest, system: object) -> None:
+        self._item: pytest.Item = request.node
+        self._mark: ClaimMark = self._item.stash[MARK_KEY]
+        self._system = system
+
+    @property
+    def claim(self) -> str:
+        """The claim's id."""
+        return self._mark.claim
+
+    def assert_lossless(self) -> None:
+        """Judge by token forcing and all checks, or record stock (``--lossguard-update``).
+
+        Fails the test unless the verdict is PASS; INCONCLUSIVE is red.
+        """
+        if MESSAGE_KEY not in self._item.stash:
+            send(self._item, self._guarded(self._judged))
+        require_green(self._item)
+
+    def assert_faster(self, *, than: float) -> None:
+        """Not there yet: fails with UsageError LG0806."""
+        self._refuse("assert_faster")
+
+    def assert_not_slower(self, *, margin: float) -> None:
+        """Not there yet: fails with UsageError LG0806."""
+        self._refuse("assert_not_slower")
+
+    def _refuse(self, verb: str) -> None:
+        message = self._error(no_timing(verb))
+        send(self._item, message)
+        require_green(self._item)
+
+    def _guarded(self, judge: Callable[[], ClaimMessage]) -> ClaimMessage:
+        try:
+            return judge()
+        except LossguardError as error:
+            return self._error(error)
+
+    def _error(self, error: LossguardError) -> ClaimMessage:
+        summary = f"{error.code}: {error.found}"
+        return self._message("ERROR", summary, text=str(error), exit_code=error.exit_code)
+
+    def _message(self, status: str, summary: str, *, text: str = "", exit_code: int = 0) -> ClaimMessage:
+        return ClaimMessage(claim=self.claim, status=status, summary=summary, text=text or summary, exit_code=exit_code)
+
+    def _judged(self) -> ClaimMessage:
+        settings = self._item.config.stash[SETTINGS_KEY]
+        baselines = self._item.config.stash[BASELINES_KEY]
+        choice = baselines.choose(self._mark)
+        if choice.source == "none":
+            return self._message("INCONCLUSIVE", choice.reason)
+        if settings.is_recording:
+            return self._recorded(baselines, choice, is_kept_allowed=settings.update == "new")
+        return self._compared(baselines, choice)
+
+    def _compared(self, baselines: Baselines, choice: Choice) -> ClaimMessage:
+        from lossguard import gate
+
+        plan = baselines.plan(self._mark, choice, self._candidate())
+        result = gate.run_gate(plan, command=tuple(str(text) for text in self._item.config.invocation_params.args))
+        return _message_of(self.claim, choice, result)
+
+    def _recorded(self, baselines: Baselines, choice: Choice, *, is_kept_allowed: bool) -> ClaimMessage:
+        existing = baselines.recorded(self._mark) if is_kept_allowed else None
+        if existing is not None:
+            return ClaimMessage(claim=self.claim, status="KEPT", summary=f"{existing} is there", baseline=choice.name)
+        from lossguard import gate
+
+        plan = baselines.plan(self._mark, choice)
+        target = plan.folder / "records" / f"{self._run_id()}-{self.claim.replace('/', '_')}.safetensors"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path = gate.record_baseline(plan, claim=self.claim, target=target)
+        return ClaimMessage(
+            claim=self.claim,
+            status="RECORDED",
+            summary=f"recorded {choice.name}",
+            baseline=choice.name,
+            record_path=str(path.absolute()),
+        )
+
+    def _run_id(self) -> str:
+        worker: dict[str, str] = getattr(self._item.config, "workerinput", {})
+        return f"{worker.get('testrunuid', 'run')}-{worker.get('workerid', 'main')}"
+
+    def _candidate(self) -> str | SystemHandle:
+        """The fixture's system, else the marker's or the session's name. Raises UsageError LG0804."""
+        from lossguard.plan import SystemHandle
+        from lossguard.systems import from_callable
+
+        settings = self._item.config.stash[SETTINGS_KEY]
+        name = self._mark.candidate or settings.candidate
+        if isinstance(self._system, (str, SystemHandle)):
+            return self._system
+        if callable(self._system):
+            return from_callable(cast("Generate", self._system), name=name or "candidate")
+        if name is None:
+            raise no_candidate(self.claim)
+        if name in self._item.config.stash[BASELINES_KEY].config.systems:
+            return name
+        offered: SystemHandle | None = self._item.config.hook.pytest_lossguard_engine(
+            config=self._item.config, name=name
+        )
+        return offered or name
+
+
+def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
+    from lossguard.report.json_report import claim_to_json
+    from lossguard.report.terminal import render_claim
+
+    judged = result.claims[0]
+    run = {"folder": str(result.run_folder), **result.report.get("run", {})}
+    evidence = plain(claim_to_json(judged))
+    return ClaimMessage(
+        claim=claim,
+        status=judged.verdict.value,
+        summary=_summary(evidence),
+        text=render_claim(evidence, run).strip("\n"),
+        candidate=judged.candidate,
+        baseline=judged.baseline,
+        source=choice.source,
+        report_path=str(run.get("report_path", "")),
+        evidence=evidence,
+    )
+
+
+def _summary(evidence: dict[str, object]) -> str:
+    """The checks that decided: those that are not PASS, else how many there are."""
+    checks = cast("list[dict[str, str]]", evidence["checks"])
+    worst = [check for check in checks if check["verdict"] == evidence["verdict"] and check["verdict"] != "PASS"]
+    if not worst:
+        return f"{len(checks)} checks"
+    return "; ".join(f"{check['check']}: {check['summary']}" for check in worst)
+
+
+def send(item: pytest.Item, message: ClaimMessage) -> None:
+    """Put the message where every report of the test carries it. The worst message of a claim counts."""
+    item.stash[MESSAGE_KEY] = message
+    item.user_properties.append((PROPERTY, message.to_text()))
+    item.user_properties.append((VERDICT_PROPERTY, message.status))
+    if message.report_path:
+        item.user_properties.append((REPORT_PROPERTY, message.report_path))
+
+
+def require_green(item: pytest.Item) -> None:
+    """Fail the test, without a traceback, unless its claim is fine."""
+    message = item.stash[MESSAGE_KEY]
+    if message.status in GREEN:
+        return
+    if message.status == "ERROR":
+        pytest.fail(f"claim {message.claim}: {message.text}", pytrace=False)
+    failure = pytest.fail.Exception(explained(message), pytrace=False)
+    item.stash[RAISED_KEY] = failure
+    raise failure
+
+
+WHY = {
+    "FAIL": "the candidate's replies differ from stock's by more than stock differs from itself",
+    "INCONCLUSIVE": "nothing was shown, and what was not shown is not passed",
+}
+
+
+def explained(message: ClaimMessage) -> str:
+    """A red verdict in four parts, then the checks and the places."""
+    fix = {
+        "FAIL": "look at the first position below, correct the candidate, run again",
+        "INCONCLUSIVE": "remove the reason and run again (more tokens: --lossguard-budget=full)",
+    }[message.status]
+    head = (
+        f"claim {message.claim}: {message.status}  {message.summary}\n"
+        f"  why it matters: {WHY[message.status]}\n"
+        f"  what to do: {fix}\n"
+        f"  reference: docs/pytest.md#verdicts"
+    )
+    return head if message.text == message.summary else f"{head}\n\n{message.text}"
