@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from lossguard.records import Request, ServedOutput
 from lossguard.scoring.base import ScoringJob
+from lossguard.stages.serving import answers
+from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace
 
 PROBE_TOKENS = 8
@@ -51,14 +53,15 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, fl
     short = [replace(probe, sampling=replace(probe.sampling, max_tokens=2)) for probe in probes]
     list(engine.serve(short))  # loads the weights and warms up
     started = time.monotonic()
-    outputs = {output.request_id: output for output in engine.serve(probes)}
+    outputs = answers(engine, probes)
     serving = (time.monotonic() - started) / max(1, sum(len(output.ids) for output in outputs.values()))
     return serving, _scoring_cost(workspace, probes, outputs)
 
 
 def _scoring_cost(workspace: Workspace, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
     jobs = [
-        ScoringJob(request=request, outputs=(outputs[request.id],)) for request in probes[: max(1, len(probes) // 2)]
+        ScoringJob(request=request, outputs=(scorable(outputs[request.id]),))
+        for request in probes[: max(1, len(probes) // 2)]
     ]
     scorer = workspace.scorer()
     started = time.monotonic()
