@@ -13,7 +13,7 @@ from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace
 
 PROBE_TOKENS = 8
-PROBE_REQUESTS = 64
+PROBE_REQUESTS = 8  # of middle length: a batch with one very long prompt would cost more than the estimate is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate |
         serving_seconds=served * serving, scoring_seconds=scored * scoring, num_served_tokens=served
     )
     workspace.listener.message(
-        f"{line}, at most about {_time(estimate.serving_seconds)} serving, {_time(estimate.scoring_seconds)} scoring"
+        f"{line}, about {_time(estimate.serving_seconds)} serving, {_time(estimate.scoring_seconds)} scoring"
     )
     return estimate
 
@@ -49,7 +49,9 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, fl
     engine = workspace.engine(workspace.plan.stock)
     count = min(PROBE_REQUESTS, engine.capabilities.concurrency, len(requests))
     tokens = min(PROBE_TOKENS, requests[0].sampling.max_tokens)
-    probes = [replace(request, sampling=replace(request.sampling, max_tokens=tokens)) for request in requests[:count]]
+    probes = [
+        replace(request, sampling=replace(request.sampling, max_tokens=tokens)) for request in _middle(requests, count)
+    ]
     short = [replace(probe, sampling=replace(probe.sampling, max_tokens=2)) for probe in probes]
     list(engine.serve(short))  # loads the weights and warms up
     started = time.monotonic()
@@ -58,11 +60,14 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, fl
     return serving, _scoring_cost(workspace, probes, outputs)
 
 
+def _middle(requests: Sequence[Request], count: int) -> list[Request]:
+    by_length = sorted(requests, key=lambda request: len(request.prompt_ids))
+    first = (len(by_length) - count) // 2
+    return by_length[first : first + count]
+
+
 def _scoring_cost(workspace: Workspace, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
-    jobs = [
-        ScoringJob(request=request, outputs=(scorable(outputs[request.id]),))
-        for request in probes[: max(1, len(probes) // 2)]
-    ]
+    jobs = [ScoringJob(request=request, outputs=(scorable(outputs[request.id]),)) for request in probes]
     scorer = workspace.scorer()
     started = time.monotonic()
     scorer.score(jobs)
