@@ -44,7 +44,8 @@ def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate |
     estimate = _estimate(_probe(workspace, requests.calibration), requests, len(plan.systems))
     size = f"{len(requests.test)} requests x {sizes.max_tokens} tokens x {1 + len(plan.systems)} systems"
     workspace.listener.message(
-        f"plan: {sizes.name}, {size}, about {_time(estimate.serving_seconds)} serving, {_time(estimate.scoring_seconds)} scoring"
+        f"plan: {sizes.name}, {size}, about {_time(estimate.serving_seconds)} serving, "
+        f"{_time(estimate.scoring_seconds)} scoring"
     )
     return estimate
 
