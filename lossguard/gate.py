@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 import lossguard
 from lossguard.baseline.atomic import require_writable
@@ -20,15 +18,13 @@ from lossguard.baseline.record import write_record
 from lossguard.checks.base import CheckInput
 from lossguard.checks.power import PowerInput, estimate_power
 from lossguard.config import SystemConfig
-from lossguard.engines.model_facts import read_model_facts
-from lossguard.errors import UsageError
 from lossguard.gate_result import GateResult
 from lossguard.listener import Listener, SilentListener
 from lossguard.plan import Plan
 from lossguard.plan_file import plan_from_json, plan_to_json, require_same_plan
 from lossguard.records import Claim, Request, ServedOutput
 from lossguard.report.json_report import RunFacts, build_report, claim_to_json
-from lossguard.run_folder import RunFolder
+from lossguard.run_folder import RunFolder, only_process, reading
 from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
@@ -108,7 +104,7 @@ def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener 
 def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
     """The run folder of a plan, locked, with a workspace that is closed at the end."""
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
-    with _only_process(folder):
+    with only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
@@ -119,7 +115,9 @@ def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
 
 def load_plan(run_folder: Path) -> Plan:
     """The plan of an earlier run, set to resume it."""
-    return plan_from_json(RunFolder.open(run_folder).read_json("plan.json"), run_folder)
+    data = RunFolder.open(run_folder).read_json("plan.json")
+    with reading(run_folder / "plan.json"):
+        return plan_from_json(data, run_folder)
 
 
 def rejudge(run_folder: Path, *, listener: Listener | None = None) -> GateResult:
@@ -131,25 +129,8 @@ def rejudge(run_folder: Path, *, listener: Listener | None = None) -> GateResult
     folder, plan = RunFolder.open(run_folder), load_plan(run_folder)
     plan.require_candidates()
     workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener(), is_offline=True)
-    return _run(workspace, ("lossguard", "rejudge", str(run_folder)))
-
-
-@contextmanager
-def _only_process(folder: RunFolder) -> Iterator[None]:
-    lock = FileLock(str(folder.path / ".lock"), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise UsageError(
-            f"another process is working in {folder.path}",
-            why="two writers would mix their replies",
-            fix="wait for it, or start a run of your own without --resume",
-            code="LG0611",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
+    with only_process(folder):
+        return _run(workspace, ("lossguard", "rejudge", str(run_folder)))
 
 
 def _keep_plan(plan: Plan, folder: RunFolder) -> None:
@@ -208,15 +189,10 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
         calibration_requests=case.calibration.requests,
         calibration=case.calibration.stock,
         expect=case.system.expect,
-        vocab_size=read_model_facts(str(workspace.target_path)).vocab_size,
+        vocab_size=workspace.vocab_size,
         seed=workspace.plan.effective_seed,
     )
-    return judge(Judgement(given=given, power=case.power, decode=_decoder(workspace)))
-
-
-def _decoder(workspace: Workspace) -> Callable[[int], str]:
-    tokenizer = workspace.tokenizer()
-    return lambda token: str(tokenizer.decode([token])) if token < len(tokenizer) else f"<id {token}>"
+    return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 
 
 def _power_input(workspace: Workspace, requests: RunRequests, calibration: Calibration) -> PowerInput:

@@ -91,6 +91,9 @@ class Plan:
                 raise _bad_plan(f"the system {name!r} is named twice; a system is never judged against itself by name")
             if not SYSTEM_NAME.fullmatch(name):
                 raise _bad_plan(f"the system name {name!r} cannot be a folder; use letters, digits, '.', '_', '-'")
+        sizes = self.sizes
+        if min(sizes.num_requests, sizes.max_tokens, sizes.num_calibration) < 1:
+            raise _bad_plan(f"the budget has a size under 1: {sizes}")
         if self.repeats < 1:
             raise _bad_plan(f"repeats is {self.repeats}; at least 1 is needed")
         if not 0.0 <= self.temperature <= 10.0:

@@ -256,6 +256,7 @@ class AuditedEvent:
     explained: bool | None
     replays: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+    prefix_hash: str = ""  # of the reply up to and with the position: an audit holds for these tokens only
 
     def to_json(self) -> dict[str, type_of_json]:
         """A JSON object; ``from_json`` is the inverse. The infinite gap of an id that does not exist is null."""

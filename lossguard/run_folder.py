@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.records import AuditedEvent, Request, ServedOutput, require_finite
 
@@ -67,7 +69,7 @@ class RunFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write a document atomically. NaN and infinity are refused."""
         require_finite(value)
-        return write_atomically(self.path / name, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+        return write_atomically(self.path / name, json.dumps(value, indent=2, allow_nan=False))
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a document. Raises IntegrityError LG0606 if it is missing or damaged."""
@@ -75,16 +77,16 @@ class RunFolder:
 
     def write_requests(self, name: str, requests: Iterable[Request]) -> None:
         """Write requests, one line each."""
-        lines = (json.dumps(request.to_json(), ensure_ascii=False) for request in requests)
+        lines = (json.dumps(request.to_json()) for request in requests)
         write_atomically(self.path / name, "".join(f"{line}\n" for line in lines))
 
     def read_requests(self, name: str) -> tuple[Request, ...]:
         """Read what ``write_requests`` wrote; damage is IntegrityError LG0606."""
         path = self.path / name
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8").split("\n")[:-1]
             return tuple(Request.from_json(json.loads(line)) for line in lines)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise damaged(path, str(error)) from error
 
     def log(self, message: str) -> None:
@@ -153,7 +155,7 @@ def write_atomically(path: Path, text: str) -> Path:
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Append one JSON line and fsync; after a failed write the file ends at its last whole line."""
-    line = (json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    line = (json.dumps(value, allow_nan=False) + "\n").encode()
     with storage(path), path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         try:
@@ -166,18 +168,18 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
             raise
 
 
-def read_outputs(path: Path) -> tuple[dict[str, ServedOutput], list[str]]:
+def read_outputs(path: Path, *, repair: bool = True) -> tuple[dict[str, ServedOutput], list[str]]:
     """Outputs by request id, and notes about what was dropped.
 
-    A last line that was cut short is removed from the file (its request is served again). Damage anywhere else,
-    and a request that appears twice, is IntegrityError LG0606.
+    A last line that was cut short is ignored and, with ``repair``, removed from the file (its request is served
+    again). Damage anywhere else, and a request that appears twice, is IntegrityError LG0606.
     """
     if not path.exists():
         return {}, []
     raw = path.read_bytes()
     whole, _, rest = raw.rpartition(b"\n")
     notes = []
-    if rest:
+    if rest and repair:
         notes.append(f"{path.name}: the last line was cut short ({len(rest)} bytes) and its request is served again")
         with storage(path), path.open("r+b") as file:
             file.truncate(len(raw) - len(rest))
@@ -193,7 +195,7 @@ def read_outputs(path: Path) -> tuple[dict[str, ServedOutput], list[str]]:
 def _parse_output(path: Path, number: int, line: bytes) -> ServedOutput:
     try:
         return ServedOutput.from_json(json.loads(line))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise damaged(path, f"line {number} is not a served output: {error}") from error
 
 
@@ -204,5 +206,33 @@ def read_audit(path: Path) -> tuple[AuditedEvent, ...]:
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         return tuple(AuditedEvent.from_json(json.loads(line)) for line in lines)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise damaged(path, str(error)) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a document of the wrong form raises while it is read into IntegrityError LG0606."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def only_process(folder: RunFolder) -> Iterator[None]:
+    """Hold the run folder's lock. Raises UsageError LG0611 if another process has it."""
+    lock = FileLock(str(folder.path / ".lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UsageError(
+            f"another process is working in {folder.path}",
+            why="two writers would mix their replies",
+            fix="wait for it, or start a run of your own without --resume",
+            code="LG0611",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -78,6 +78,8 @@ def _end_rules(request: Request, output: ServedOutput) -> list[tuple[str, str]]:
         stopped_by_string = isinstance(output.stop_reason, str) and output.stop_reason in asked.stop_strings
         if number and output.ids[-1] not in asked.stop_ids and not stopped_by_string:
             broken.append(("stop", f"finish 'stop' at id {output.ids[-1]}, which is no stop id"))
+        if number and not stopped_by_string and output.stop_reason not in (None, output.ids[-1]):
+            broken.append(("stop-reason", f"stop reason {output.stop_reason!r} is not what ended the reply"))
     return broken
 
 

@@ -11,6 +11,7 @@ from lossguard.cli import baseline, check, demo, diagnose, score
 from lossguard.errors import LossguardError
 from lossguard.gate_result import EXIT_INTERRUPTED, EXIT_USAGE
 
+TYPER_INTERRUPTED = 130  # what typer makes of Ctrl-C
 HELP = "Is a change to an LLM serving stack still lossless? Token forcing against a measured stock floor."
 
 
@@ -41,6 +42,12 @@ def run(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"lossguard: {error.format_message()}\n")
         return EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt):
-        sys.stderr.write("\nlossguard: interrupted; what was served and scored is kept, continue with --resume RUN\n")
-        return EXIT_INTERRUPTED
+        return _interrupted()
+    if result == TYPER_INTERRUPTED:
+        return _interrupted()
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    sys.stderr.write("\nlossguard: interrupted; what was served and scored is kept, continue with --resume RUN\n")
+    return EXIT_INTERRUPTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lossguard.checks.base import Arm, Thresholds
@@ -10,7 +10,7 @@ from lossguard.checks.events import fail_is_certain, unaudited_events
 from lossguard.config import SystemConfig
 from lossguard.records import AuditedEvent, Request, ServedOutput
 from lossguard.run_folder import read_audit
-from lossguard.stages.audit import AuditTask, audit
+from lossguard.stages.audit import AuditTask, audit, same_tokens, with_prefix_hash
 from lossguard.stages.forcing import ForcingTask, force
 from lossguard.stages.serving import serve_missing
 from lossguard.stages.workspace import Workspace
@@ -32,7 +32,12 @@ def scored_arms(
 ) -> tuple[Arm, Arm]:
     """(stock, candidate), scored along one prefix tree; stock's replies are scored again beside each candidate."""
     folder, stock = workspace.folder.system(system.name), workspace.plan.stock
-    task = ForcingTask(requests=requests, arms=outputs, stems=[folder / "stock-scores", folder / "scores"])
+    task = ForcingTask(
+        run=workspace.folder.path,
+        requests=requests,
+        arms=outputs,
+        stems=[folder / "stock-scores", folder / "scores"],
+    )
     total = sum(len(output.ids) for arm in outputs for output in arm)
     with workspace.listener.stage(f"{system.name}: scoring", total, "tokens") as progress:
         stock_scores, scores = force(workspace.scorer, task, progress)
@@ -64,22 +69,26 @@ def _audited(
     is_certain: Callable[[int], bool],
 ) -> Arm:
     events = unaudited_events(arm, thresholds)
-    path = workspace.folder.system(arm.name) / "audit.jsonl"
+    task = AuditTask(
+        requests=requests,
+        outputs=arm.outputs,
+        events=events,
+        path=workspace.folder.system(arm.name) / "audit.jsonl",
+        vocab_size=workspace.vocab_size,
+        is_certain=is_certain,
+    )
     if workspace.is_offline:
-        return replace(
-            arm, audit=_from_disk(events, {(event.request_id, event.position): event for event in read_audit(path)})
-        )
-    task = AuditTask(requests=requests, outputs=arm.outputs, events=events, path=path, is_certain=is_certain)
-    with workspace.listener.stage(
-        f"{arm.name}: audit of {len(events)} requests with events", len(events), "positions"
-    ) as progress:
-        result = audit(lambda: workspace.engine(workspace.plan.stock), task, progress)
-    return replace(arm, audit=tuple(result))
+        return replace(arm, audit=tuple(_from_disk(task)))
+    title = f"{arm.name}: audit of {len(events)} requests with events"
+    with workspace.listener.stage(title, len(events), "positions") as progress:
+        return replace(arm, audit=tuple(audit(lambda: workspace.engine(workspace.plan.stock), task, progress)))
 
 
-def _from_disk(
-    events: Sequence[tuple[int, Sequence[AuditedEvent]]], saved: dict[tuple[str, int], AuditedEvent]
-) -> tuple[AuditedEvent, ...]:
-    """Events as saved; those that nobody audited say so."""
-    flat = [event for _, of_request in events for event in of_request]
-    return tuple(saved.get((event.request_id, event.position), replace(event, reason="not audited")) for event in flat)
+def _from_disk(task: AuditTask) -> Iterator[AuditedEvent]:
+    """Events as they were audited; those that nobody audited, or not for these tokens, say so."""
+    saved = {(event.request_id, event.position): event for event in read_audit(task.path)}
+    for index, events in task.events:
+        for event in events:
+            bound = with_prefix_hash(event, task.outputs[index].ids)
+            found = saved.get((event.request_id, event.position))
+            yield found if found and same_tokens(found, bound) else replace(bound, reason="not audited")

@@ -8,11 +8,15 @@ from pathlib import Path
 
 from lossguard.checks.base import Arm, Thresholds
 from lossguard.checks.calibrate import CalibrationInput, calibrate
+from lossguard.errors import IntegrityError
 from lossguard.records import ForcedScores, Request
+from lossguard.run_folder import reading
 from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.columns import concat_scores, load_scores, save_scores, select
-from lossguard.stages.forcing import ForcingTask, force
+from lossguard.seals import combined_seal, is_sealed, seal
+from lossguard.stages.forcing import ForcingTask, force, shards_of
 from lossguard.stages.serving import is_complete, serve_in_groups, serve_missing
+from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace, with_logprobs
 
 RESCORING_REQUESTS = 8  # the second scoring's batches differ from the first's
@@ -32,13 +36,43 @@ def run_calibration(workspace: Workspace, requests: RunRequests) -> Calibration:
     """Serve, score and freeze thresholds; each part is read back where an earlier run left it."""
     stock, recomposed = _serve(workspace, requests.calibration)
     stock, recomposed = _force(workspace, requests.calibration, stock, recomposed)
-    saved = workspace.folder.path / "calibration.json"
-    if saved.is_file():
-        thresholds = Thresholds.from_json(workspace.folder.read_json("calibration.json"))
-    else:
+    thresholds = _saved_thresholds(workspace, len(requests.calibration))
+    if thresholds is None:
         thresholds = _thresholds(workspace, requests.calibration, stock, recomposed)
-        workspace.folder.write_json("calibration.json", thresholds.to_json())
+        keep_thresholds(workspace, thresholds, len(requests.calibration))
     return Calibration(requests=requests.calibration, stock=stock, recomposed=recomposed, thresholds=thresholds)
+
+
+def _saved_thresholds(workspace: Workspace, num_requests: int) -> Thresholds | None:
+    """Thresholds of an earlier call. Raises IntegrityError LG0619 if the replies behind them are others now."""
+    run = workspace.folder.path
+    files = run / "calibration.json", run / "calibration-sources.json"
+    if not all([is_sealed(run, file) for file in files]):
+        return None
+    if workspace.folder.read_json(files[1].name) != _sources(workspace, num_requests):
+        raise IntegrityError(
+            f"the calibration replies in {run} are not those from which its thresholds were learned",
+            why="thresholds are frozen before any candidate is scored; new ones in the same run would follow it",
+            fix="start a new run",
+            code="LG0619",
+        )
+    with reading(files[0]):
+        return Thresholds.from_json(workspace.folder.read_json(files[0].name))
+
+
+def keep_thresholds(workspace: Workspace, thresholds: Thresholds, num_requests: int) -> None:
+    """Freeze thresholds: written and sealed, with the scores that they were learned from."""
+    written = [
+        workspace.folder.write_json("calibration.json", thresholds.to_json()),
+        workspace.folder.write_json("calibration-sources.json", _sources(workspace, num_requests)),
+    ]
+    seal(workspace.folder.path, written)
+
+
+def _sources(workspace: Workspace, num_requests: int) -> dict[str, str]:
+    folder, run = workspace.folder.system(workspace.plan.stock.name), workspace.folder.path
+    stems = "calibration-scores", "recomposed-scores"
+    return {stem: combined_seal(run, shards_of(folder / stem, num_requests)) for stem in stems}
 
 
 def recomposition(requests: Sequence[Request], concurrency: int) -> list[list[Request]]:
@@ -72,6 +106,7 @@ def _groups(workspace: Workspace, requests: Sequence[Request]) -> list[list[Requ
 def _force(workspace: Workspace, requests: Sequence[Request], stock: Arm, recomposed: Arm) -> tuple[Arm, Arm]:
     folder = workspace.folder.system(workspace.plan.stock.name)
     task = ForcingTask(
+        run=workspace.folder.path,
         requests=requests,
         arms=[stock.outputs, recomposed.outputs],
         stems=[folder / "calibration-scores", folder / "recomposed-scores"],
@@ -99,10 +134,11 @@ def _thresholds(workspace: Workspace, requests: Sequence[Request], stock: Arm, r
 
 def _rescored(workspace: Workspace, requests: Sequence[Request], stock: Arm, path: Path) -> ForcedScores:
     """Stock's replies scored once more in other batches: the scorer's own noise."""
-    if path.is_file():
+    if is_sealed(workspace.folder.path, path):
         return load_scores(path)
     jobs = [
-        ScoringJob(request=request, outputs=(output,)) for request, output in zip(requests, stock.outputs, strict=True)
+        ScoringJob(request=request, outputs=(scorable(output),))
+        for request, output in zip(requests, stock.outputs, strict=True)
     ][::-1]
     shards = [
         workspace.scorer().score(jobs[first : first + RESCORING_REQUESTS])[0]
@@ -110,6 +146,7 @@ def _rescored(workspace: Workspace, requests: Sequence[Request], stock: Arm, pat
     ]
     scores = select(concat_scores(shards), [request.id for request in requests])
     save_scores(path, scores)
+    seal(workspace.folder.path, [path])
     return scores
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lossguard.engines.base import Engine
 from lossguard.records import Request, ServedOutput
 from lossguard.scoring.base import ScoringJob
+from lossguard.stages.serving import answers
+from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace
 
-PROBE_TOKENS = 8
-PROBE_REQUESTS = 64
+PROBE_STEPS = 8
+PROBE_REQUESTS = 32  # the shortest prompts: one very long one would cost more than the estimate is worth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What the probe measured; seconds."""
+
+    prompt_token: float  # serving: per prompt token
+    batch_step: float  # serving: per token of a whole batch
+    batch_size: int
+    scored_token: float  # scoring: per prompt or reply token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +34,6 @@ class CostEstimate:
 
     serving_seconds: float
     scoring_seconds: float
-    num_served_tokens: int
 
 
 def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate | None:
@@ -31,51 +44,70 @@ def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate |
     plan, sizes = workspace.plan, workspace.plan.sizes
     if plan.resume is not None:
         return None
+    size = f"{len(requests.test)} requests x {sizes.max_tokens} tokens x {1 + len(plan.systems)} systems"
     if plan.record is not None:
-        recorded = f"{len(requests.test)} requests x {sizes.max_tokens} tokens x {len(plan.systems)} systems"
-        workspace.listener.message(f"plan: {sizes.name}, {recorded}, stock from {plan.record}")
+        workspace.listener.message(f"plan: {sizes.name}, {size}, stock from {plan.record}")
         return None
-    num_systems = 1 + len(plan.systems)
-    line = f"plan: {sizes.name}, {len(requests.test)} requests x {sizes.max_tokens} tokens x {num_systems} systems"
-    serving, scoring = _probe(workspace, requests.calibration)
-    served = sizes.max_tokens * (len(requests.test) * num_systems + 2 * len(requests.calibration))
-    scored = sizes.max_tokens * (2 * len(requests.test) * len(plan.systems) + 2 * len(requests.calibration))
-    estimate = CostEstimate(
-        serving_seconds=served * serving, scoring_seconds=scored * scoring, num_served_tokens=served
-    )
+    estimate = _estimate(_probe(workspace, requests.calibration), requests, len(plan.systems))
     workspace.listener.message(
-        f"{line}, at most about {_time(estimate.serving_seconds)} serving, {_time(estimate.scoring_seconds)} scoring"
+        f"plan: {sizes.name}, {size}, about {_time(estimate.serving_seconds)} serving, "
+        f"{_time(estimate.scoring_seconds)} scoring"
     )
     return estimate
 
 
-def _probe(workspace: Workspace, requests: Sequence[Request]) -> tuple[float, float]:
-    """(seconds per served token, seconds per scored token)."""
+def _estimate(speed: Speed, requests: RunRequests, num_candidates: int) -> CostEstimate:
+    """Calibration is served twice and scored in two arms, the test once per system and in two arms per candidate."""
+    calibration, test = _size(requests.calibration), _size(requests.test)
+    serving = 2 * _serving(speed, *calibration) + (1 + num_candidates) * _serving(speed, *test)
+    scored = sum(calibration[1:]) + calibration[2] + num_candidates * (sum(test[1:]) + test[2])
+    return CostEstimate(serving_seconds=serving, scoring_seconds=scored * speed.scored_token)
+
+
+def _size(requests: Sequence[Request]) -> tuple[int, int, int]:
+    """(requests, prompt tokens, reply tokens at most)."""
+    prompt_tokens = sum(len(request.prompt_ids) for request in requests)
+    return len(requests), prompt_tokens, sum(request.sampling.max_tokens for request in requests)
+
+
+def _serving(speed: Speed, num_requests: int, prompt_tokens: int, reply_tokens: int) -> float:
+    steps = math.ceil(num_requests / speed.batch_size) * reply_tokens / num_requests
+    return prompt_tokens * speed.prompt_token + steps * speed.batch_step
+
+
+def _probe(workspace: Workspace, requests: Sequence[Request]) -> Speed:
     engine = workspace.engine(workspace.plan.stock)
     count = min(PROBE_REQUESTS, engine.capabilities.concurrency, len(requests))
-    tokens = min(PROBE_TOKENS, requests[0].sampling.max_tokens)
-    probes = [replace(request, sampling=replace(request.sampling, max_tokens=tokens)) for request in requests[:count]]
-    short = [replace(probe, sampling=replace(probe.sampling, max_tokens=2)) for probe in probes]
-    list(engine.serve(short))  # loads the weights and warms up
+    probes = sorted(requests, key=lambda request: len(request.prompt_ids))[:count]
+    _timed(engine, probes[:1], 1)  # loads the weights
+    first, _outputs = _timed(engine, probes, 1)
+    whole, outputs = _timed(engine, probes, 1 + PROBE_STEPS)
+    return Speed(
+        prompt_token=first / sum(len(request.prompt_ids) for request in probes),
+        batch_step=max(whole - first, 0.0) / PROBE_STEPS,
+        batch_size=count,
+        scored_token=_scoring_cost(workspace, probes, outputs),
+    )
+
+
+def _timed(engine: Engine, requests: Sequence[Request], num_tokens: int) -> tuple[float, dict[str, ServedOutput]]:
+    short = [
+        replace(request, sampling=replace(request.sampling, max_tokens=num_tokens, min_tokens=0))
+        for request in requests
+    ]
     started = time.monotonic()
-    outputs = {output.request_id: output for output in engine.serve(probes)}
-    serving = (time.monotonic() - started) / max(1, sum(len(output.ids) for output in outputs.values()))
-    return serving, _scoring_cost(workspace, probes, outputs)
+    outputs = answers(engine, short)
+    return time.monotonic() - started, outputs
 
 
 def _scoring_cost(workspace: Workspace, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
-    jobs = [
-        ScoringJob(request=request, outputs=(outputs[request.id],)) for request in probes[: max(1, len(probes) // 2)]
-    ]
+    """Seconds per forwarded token."""
+    jobs = [ScoringJob(request=request, outputs=(scorable(outputs[request.id]),)) for request in probes]
     scorer = workspace.scorer()
     started = time.monotonic()
     scorer.score(jobs)
-    seconds = time.monotonic() - started
     forwarded = sum(len(job.request.prompt_ids) + len(job.outputs[0].ids) for job in jobs)
-    sizes = workspace.plan.sizes
-    mean_prompt = sum(len(probe.prompt_ids) for probe in probes) / len(probes)
-    # a reply's share of one forwarded token, with its part of the prompt
-    return seconds / forwarded * (mean_prompt + sizes.max_tokens) / sizes.max_tokens
+    return (time.monotonic() - started) / forwarded
 
 
 def _time(seconds: float) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from lossguard.config import SystemConfig
 from lossguard.errors import UsageError
 from lossguard.fingerprint import Fingerprint, collect_fingerprint, comparable
-from lossguard.run_folder import RunFolder
+from lossguard.run_folder import RunFolder, reading
 from lossguard.stages.workspace import Workspace
 
 FILE = "fingerprints.json"
 BASELINE_FILE = "baseline.json"
+LOADED = "loaded"  # facts that the scorer knows once it has its weights
 
 
 def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
@@ -24,7 +26,10 @@ def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
         return workspace.folder.read_json(FILE)
     now = _collect(workspace)
     if path.is_file():
-        _require_comparable(workspace, workspace.folder.read_json(FILE), now)
+        saved = workspace.folder.read_json(FILE)
+        with reading(path):
+            _require_comparable(workspace, saved, now)
+            now = {**now, "scorer": saved["scorer"]}
     now = with_recorded_stock(workspace, now)
     workspace.folder.write_json(FILE, now)
     return now
@@ -48,9 +53,17 @@ def stock_fingerprint(workspace: Workspace) -> Fingerprint:
 
 def with_scorer(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str, Any]:
     """The same with the scorer's own facts, known once it has loaded; kept in the run folder."""
-    if not workspace.is_offline and workspace.has_scorer:
-        fingerprints = {**fingerprints, "scorer": dict(workspace.scorer().fingerprint())}
-        workspace.folder.write_json(FILE, fingerprints)
+    if workspace.is_offline or not workspace.has_scorer:
+        return fingerprints
+    scorer = json.loads(json.dumps(dict(workspace.scorer().fingerprint())))
+    before = fingerprints["scorer"]
+    if before.get(LOADED) and before.get(LOADED) != scorer:
+        different = sorted(
+            key for key in scorer.keys() | before[LOADED].keys() if scorer.get(key) != before[LOADED].get(key)
+        )
+        raise _elsewhere(workspace, "the scorer", f"its {', '.join(different)} differ")
+    fingerprints = {**fingerprints, "scorer": {**before, LOADED: scorer}}
+    workspace.folder.write_json(FILE, fingerprints)
     return fingerprints
 
 
@@ -86,9 +99,13 @@ def _require_comparable(workspace: Workspace, saved: dict[str, Any], now: dict[s
     for name, (before, after) in pairs.items():
         differences = comparable(Fingerprint.from_json(before), Fingerprint.from_json(after))
         if differences:
-            raise UsageError(
-                f"{name} of {workspace.folder.path} was served elsewhere: {'; '.join(map(str, differences))}",
-                why="half a run from one stack and half from another is a comparison of nothing",
-                fix="resume where the run was started, or start a new run",
-                code="LG0614",
-            )
+            raise _elsewhere(workspace, name, "; ".join(map(str, differences)))
+
+
+def _elsewhere(workspace: Workspace, name: str, differences: str) -> UsageError:
+    return UsageError(
+        f"{name} of {workspace.folder.path} ran elsewhere: {differences}",
+        why="half a run from one stack and half from another is a comparison of nothing",
+        fix="resume where the run was started, or start a new run",
+        code="LG0614",
+    )

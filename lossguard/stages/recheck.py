@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lossguard.engines.base import Engine, ForcedPrefix
+from lossguard.engines.base import Engine
 from lossguard.errors import UsageError, near_miss
 from lossguard.listener import SilentListener
 from lossguard.plan_file import plan_from_json
 from lossguard.records import Request, ServedOutput
-from lossguard.run_folder import RunFolder, read_outputs
+from lossguard.run_folder import RunFolder, only_process, read_outputs
 from lossguard.scoring.base import ScoringJob
+from lossguard.stages.audit import forced_rows, legal_prefix
+from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import Workspace, prepare_requests
 
 
@@ -69,10 +71,16 @@ def recheck(run_folder: Path, *, request_id: str, position: int, candidate: str 
     folder = RunFolder.open(run_folder)
     plan = plan_from_json(folder.read_json("plan.json"), run_folder)
     workspace = Workspace(plan=plan, folder=folder, listener=SilentListener())
+    with only_process(folder):
+        return _recheck(workspace, request_id, position, candidate)
+
+
+def _recheck(workspace: Workspace, request_id: str, position: int, candidate: str | None) -> Recheck:
+    plan, folder = workspace.plan, workspace.folder
     try:
         requests = prepare_requests(workspace).test
         name = _candidate(plan.config.systems, [system.name for system in plan.systems], candidate)
-        outputs, _notes = read_outputs(folder.path / name / "outputs.jsonl")
+        outputs, _notes = read_outputs(folder.path / name / "outputs.jsonl", repair=False)
         place = Place(
             candidate=name,
             requests=requests,
@@ -104,12 +112,8 @@ def _find(requests: tuple[Request, ...], outputs: Mapping[str, ServedOutput], re
 
 def _look(workspace: Workspace, place: Place) -> Recheck:
     output, position = place.output, place.position
-    scores = workspace.scorer().score([ScoringJob(request=place.request, outputs=(output,))])[0]
-    tokenizer = workspace.tokenizer()
-
-    def text(*ids: int) -> str:
-        return str(tokenizer.decode(list(ids)))
-
+    scores = workspace.scorer().score([ScoringJob(request=place.request, outputs=(scorable(output),))])[0]
+    text = workspace.text_of
     gap = float(scores.gap[position])
     best = int(scores.best_id[position])
     top = zip(scores.top_ids[position].tolist(), scores.top_logits[position].tolist(), strict=True)
@@ -135,20 +139,24 @@ def _replays(workspace: Workspace, place: Place) -> dict[str, int]:
         return {}
     concurrency = max(1, engine.capabilities.concurrency)
     return {
-        "alone" if size == 1 else f"batch-{size}": _served_in_batch(engine, place, size)
+        "alone" if size == 1 else f"batch-{size}": _served_in_batch(engine, place, size, workspace.vocab_size)
         for size in dict.fromkeys((1, concurrency, max(1, concurrency // 2)))
     }
 
 
-def _served_in_batch(engine: Engine, place: Place, size: int) -> int:
+def _served_in_batch(engine: Engine, place: Place, size: int, vocab_size: int) -> int:
     first = place.index - place.index % size
+    neighbours = place.requests[first : first + size]
+    missing = [request.id for request in neighbours if request.id not in place.outputs]
+    if missing:
+        raise _unknown(f"the run is not finished: no reply to {missing[0]!r}, a neighbour in a batch of {size}")
+    replies = [place.outputs[request.id].ids for request in neighbours]
     batch = [
-        ForcedPrefix(request=request, served_ids=ids, num_positions=min(place.position + 1, len(ids)))
-        for request in place.requests[first : first + size]
-        if (ids := place.outputs[request.id].ids)
+        legal_prefix(request, ids, min(place.position + 1, len(ids)), vocab_size)
+        for request, ids in zip(neighbours, replies, strict=True)
     ]
-    row = next(row for row, prefix in enumerate(batch) if prefix.request.id == place.request.id)
-    return engine.forced_decode(batch)[row][place.position]
+    row = forced_rows(engine, batch)[place.index - first]
+    return row[place.position] if place.position < len(row) else -1
 
 
 def _unknown(found: str) -> UsageError:

@@ -23,9 +23,10 @@ from lossguard.fingerprint import comparable
 from lossguard.plan import Plan
 from lossguard.records import ServedOutput
 from lossguard.run_folder import write_atomically
+from lossguard.stages.calibration import keep_thresholds
 from lossguard.stages.facts import BASELINE_FILE, stock_fingerprint
 from lossguard.stages.forcing import ForcingTask, save_forced
-from lossguard.stages.workspace import RunRequests, Workspace, planned_requests
+from lossguard.stages.workspace import RunRequests, Workspace, keep_requests, planned_requests
 
 
 def read_recorded(plan: Plan) -> RecordFile | None:
@@ -66,7 +67,7 @@ def materialise(workspace: Workspace, found: RecordFile, rules_sha256: str) -> N
             f"the thresholds of {path} were frozen by other rules (lossguard {record.producer_version}); "
             "they are used as recorded"
         )
-    _write_requests(workspace, record)
+    keep_requests(workspace.folder, _requests(record))
     _write_stock(workspace, record)
     workspace.folder.write_json(BASELINE_FILE, _facts(found, path))
 
@@ -83,11 +84,13 @@ def _require_same_requests(planned: RunRequests, record: BaselineRecord, path: P
         raise other_prompts(path, f"their hash is {planned.sha256[:12]}, recorded was {record.prompts_sha256[:12]}")
 
 
-def _write_requests(workspace: Workspace, record: BaselineRecord) -> None:
-    folder = workspace.folder
-    folder.write_requests("calibration-requests.jsonl", record.calibration_requests)
-    folder.write_json("prompts.json", {"sha256": record.prompts_sha256, "reasons": list(record.prompt_reasons)})
-    folder.write_requests("requests.jsonl", record.test_requests)
+def _requests(record: BaselineRecord) -> RunRequests:
+    return RunRequests(
+        calibration=record.calibration_requests,
+        test=record.test_requests,
+        sha256=record.prompts_sha256,
+        reasons=record.prompt_reasons,
+    )
 
 
 def _write_stock(workspace: Workspace, record: BaselineRecord) -> None:
@@ -96,12 +99,13 @@ def _write_stock(workspace: Workspace, record: BaselineRecord) -> None:
     _write_outputs(folder / "recomposed-outputs.jsonl", record.recomposed)
     _write_outputs(folder / "outputs.jsonl", record.test)
     task = ForcingTask(
+        run=workspace.folder.path,
         requests=record.calibration_requests,
         arms=[record.calibration, record.recomposed],
         stems=[folder / "calibration-scores", folder / "recomposed-scores"],
     )
     save_forced(task, [record.calibration_scores, record.recomposed_scores])
-    workspace.folder.write_json("calibration.json", record.thresholds.to_json())
+    keep_thresholds(workspace, record.thresholds, len(record.calibration_requests))
 
 
 def _write_outputs(path: Path, outputs: Sequence[ServedOutput]) -> None:

@@ -9,6 +9,7 @@ from lossguard.engines.base import Engine
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
 from lossguard.run_folder import append_line, damaged, read_outputs
+from lossguard.stages.validation import validated
 
 
 def is_complete(requests: Sequence[Request], path: Path) -> bool:
@@ -59,6 +60,18 @@ def serve_in_groups(
     return outputs
 
 
+def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, ServedOutput]:
+    """One validated output per request, kept in memory only. Raises EngineError LG0608 and LG0618."""
+    outputs: dict[str, ServedOutput] = {}
+    asked = {request.id for request in requests}
+    for yielded in engine.serve(requests):
+        output = validated(yielded)
+        _require_open(output, asked, outputs)
+        outputs[output.request_id] = output
+    _require_all(asked, outputs)
+    return outputs
+
+
 def _serve(
     engine: Engine,
     missing: Sequence[Request],
@@ -67,12 +80,21 @@ def _serve(
     progress: Callable[[int], None],
 ) -> None:
     asked = {request.id for request in missing}
-    for output in engine.serve(missing):
-        if output.request_id not in asked or output.request_id in outputs:
-            raise _contract(f"the engine answered request {output.request_id!r}, which was not open")
+    for yielded in engine.serve(missing):
+        output = validated(yielded)
+        _require_open(output, asked, outputs)
         append_line(path, output.to_json())
         outputs[output.request_id] = output
         progress(len(output.ids))
+    _require_all(asked, outputs)
+
+
+def _require_open(output: ServedOutput, asked: set[str], outputs: dict[str, ServedOutput]) -> None:
+    if output.request_id not in asked or output.request_id in outputs:
+        raise _contract(f"the engine answered request {output.request_id!r}, which was not open")
+
+
+def _require_all(asked: set[str], outputs: dict[str, ServedOutput]) -> None:
     unanswered = sorted(asked - outputs.keys())
     if unanswered:
         raise _contract(f"the engine left {len(unanswered)} requests unanswered, the first is {unanswered[0]!r}")

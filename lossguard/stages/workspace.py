@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lossguard.config import SystemConfig
 from lossguard.engines.base import Engine, EngineSpec
+from lossguard.engines.model_facts import read_model_facts
 from lossguard.engines.registry import engine_factory
 from lossguard.errors import IntegrityError
 from lossguard.listener import Listener
@@ -18,13 +19,15 @@ from lossguard.prompts import load_prompt_set
 from lossguard.prompts.base import PromptSet, Split
 from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
 from lossguard.records import Request, SamplingParams
-from lossguard.run_folder import RunFolder
+from lossguard.run_folder import RunFolder, reading
 from lossguard.scoring.base import Scorer
 from lossguard.scoring.registry import scorer_factory
+from lossguard.seals import is_sealed, seal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+REQUEST_FILES = ("calibration-requests.jsonl", "prompts.json", "requests.jsonl")
 CALIBRATION_LOGPROBS = 5  # enough to find the scorer's two best tokens among the reported ones
 
 
@@ -55,13 +58,18 @@ class Workspace:
         """The target's folder: weights for scoring, tokenizer, config."""
         return resolve_model(self.plan.config.model, self.plan.config.folder)
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids of the target: 0 up to here."""
+        return read_model_facts(str(self.target_path)).vocab_size
+
     def model_path(self, system: SystemConfig) -> Path:
         """The folder that a system serves: its own ``model``, else the target."""
         return resolve_model(system.model or self.plan.config.model, self.plan.config.folder)
 
     def engine(self, system: SystemConfig) -> Engine:
         """The system's engine, created on first use."""
-        self._require_online(f"system {system.name!r}")
+        self.require_online(f"system {system.name!r}")
         if system.name not in self._engines:
             handle = self.plan.handle(system.name)
             create: Callable[[EngineSpec], Engine] = handle.create if handle else engine_factory(system.engine)
@@ -77,7 +85,7 @@ class Workspace:
 
     def scorer(self) -> Scorer:
         """The scorer, created on first use."""
-        self._require_online("the scorer")
+        self.require_online("the scorer")
         if self._scorer is None:
             config = self.plan.config.scorer
             self._scorer = scorer_factory(config.engine)(str(self.target_path), config.options)
@@ -93,7 +101,19 @@ class Workspace:
         """Whether the scorer has been started."""
         return self._scorer is not None
 
-    def _require_online(self, what: str) -> None:
+    def text_of(self, *tokens: int) -> str:
+        """Tokens as text, for people; ids that do not exist are written as such."""
+        tokenizer = self.tokenizer()
+        known = [0 <= token < len(tokenizer) for token in tokens]
+        if all(known):
+            return str(tokenizer.decode(list(tokens)))
+        return "".join(
+            str(tokenizer.decode([token])) if is_known else f"<id {token}>"
+            for token, is_known in zip(tokens, known, strict=True)
+        )
+
+    def require_online(self, what: str) -> None:
+        """Raise IntegrityError LG0613 where a run is judged again without engines."""
         if self.is_offline:
             raise IntegrityError(
                 f"{self.folder.path} lacks what {what} would have to make again",
@@ -120,19 +140,31 @@ class Workspace:
 def prepare_requests(workspace: Workspace) -> RunRequests:
     """Requests of the run: read back if the run folder has them, else built from the prompt sets and written."""
     folder = workspace.folder
-    if (folder.path / "requests.jsonl").is_file():
-        facts = folder.read_json("prompts.json")
+    if all([is_sealed(folder.path, folder.path / name) for name in REQUEST_FILES]):
+        return _read_requests(folder)
+    workspace.require_online("the prompts")
+    requests = planned_requests(workspace)
+    keep_requests(folder, requests)
+    return requests
+
+
+def keep_requests(folder: RunFolder, requests: RunRequests) -> None:
+    """Write the requests of a run, and seal them."""
+    folder.write_requests("calibration-requests.jsonl", requests.calibration)
+    folder.write_json("prompts.json", {"sha256": requests.sha256, "reasons": list(requests.reasons)})
+    folder.write_requests("requests.jsonl", requests.test)
+    seal(folder.path, [folder.path / name for name in REQUEST_FILES])
+
+
+def _read_requests(folder: RunFolder) -> RunRequests:
+    facts = folder.read_json("prompts.json")
+    with reading(folder.path / "prompts.json"):
         return RunRequests(
             calibration=folder.read_requests("calibration-requests.jsonl"),
             test=folder.read_requests("requests.jsonl"),
             sha256=facts["sha256"],
             reasons=tuple(facts["reasons"]),
         )
-    requests = planned_requests(workspace)
-    folder.write_requests("calibration-requests.jsonl", requests.calibration)
-    folder.write_json("prompts.json", {"sha256": requests.sha256, "reasons": list(requests.reasons)})
-    folder.write_requests("requests.jsonl", requests.test)
-    return requests
 
 
 def planned_requests(workspace: Workspace) -> RunRequests:

@@ -51,7 +51,7 @@ def test_rules_of_a_plain_request(ids: tuple[int, ...], finish: FinishReason, ex
 
 def test_a_stop_string_explains_a_stop_without_stop_id() -> None:
     assert rules((5, 6), STOP, "###", stop_strings=("###",)) == set()
-    assert rules((5, 6), STOP, "###", stop_strings=("---",)) == {"stop"}
+    assert rules((5, 6), STOP, "###", stop_strings=("---",)) == {"stop", "stop-reason"}
     assert rules((5, 6), STOP, 6, stop_strings=("###",)) == {"stop"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ def task(path: Path, positions: Mapping[int, Sequence[int]], num_requests: int =
         outputs=outputs,
         events=events,
         path=path / "audit.jsonl",
+        vocab_size=100,
         is_certain=lambda count: count >= certain_at,
     )
 
@@ -141,3 +142,27 @@ def test_at_most_200_requests(tmp_path: Path) -> None:
     assert sum(event.explained is False for event in events) == MAX_AUDITED_REQUESTS
     assert [event.explained for event in events[-3:]] == [None, None, None]
     assert "beyond" in events[-1].reason
+
+
+def test_ids_that_do_not_exist_are_never_fed(tmp_path: Path) -> None:
+    given = task(tmp_path, {0: [2], 1: [3]})
+    outputs = list(given.outputs)
+    outputs[0] = replace(outputs[0], ids=(SERVED, SERVED, 5000, SERVED))
+    outputs[2] = replace(outputs[2], ids=(-1, SERVED))
+    stock = Script({})
+    events = audit(lambda: stock, replace(given, outputs=outputs), lambda _n: None)
+    assert [event.explained for event in events] == [False, False]
+    assert events[0].reason.startswith("no such id")
+    assert events[0].replays == {}, "no replay can tell more"
+    fed = [count for ids, counts in stock.calls for name, count in zip(ids, counts, strict=True) if name == "r0"]
+    assert set(fed) == {3}, "its neighbours' replays end at the id that does not exist"
+
+
+def test_audits_of_other_tokens_are_made_again(tmp_path: Path) -> None:
+    given = task(tmp_path, {0: [2]})
+    audit(lambda: Script({("r0", 2, 1): SERVED}), given, lambda _n: None)
+    outputs = [replace(given.outputs[0], ids=(9, SERVED, SERVED)), *given.outputs[1:]]
+    second = Script({})
+    (event,) = audit(lambda: second, replace(given, outputs=outputs), lambda _n: None)
+    assert event.explained is False
+    assert second.calls
