@@ -92,9 +92,7 @@ class Packer:
         """Events of both arms of one comparison: (request index, its events)."""
         own, stock = self.replies(system, self.test), self.replies(self.plan.stock.name, self.test)
         place = self.folder.path / system
-        task = ForcingTask(
-            requests=self.test, arms=[stock, own], stems=[place / "stock-scores", place / "scores"]
-        )
+        task = ForcingTask(requests=self.test, arms=[stock, own], stems=[place / "stock-scores", place / "scores"])
         scores = load_forced(task)
         assert scores is not None, f"the run has no scores of {system}"
         return unaudited_events(Arm(name=system, outputs=own, scores=scores[1]), self.thresholds)
