@@ -56,7 +56,9 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """The example in a folder of its own."""
-    shutil.copytree(EXAMPLES / "mechanism", tmp_path / "project", ignore=shutil.ignore_patterns("model", "*.jsonl", ".*"))
+    shutil.copytree(
+        EXAMPLES / "mechanism", tmp_path / "project", ignore=shutil.ignore_patterns("model", "*.jsonl", ".*")
+    )
     return Project(tmp_path / "project")
 
 

@@ -23,7 +23,11 @@ def judge(patch: str, config: Path, budget: str) -> GateResult:
 def findings(result: GateResult) -> list[str]:
     """What the agent is told: every check that did not pass, and the first places where replies went wrong."""
     evidence = result.claim("patch/lossless").evidence
-    checks = [f"{check.check} {check.verdict.value}: {check.summary}" for check in evidence.checks if not check.verdict.is_pass]
+    checks = [
+        f"{check.check} {check.verdict.value}: {check.summary}"
+        for check in evidence.checks
+        if not check.verdict.is_pass
+    ]
     places = [f"request {place['request_id']}, position {place['position']}" for place in evidence.examples[:3]]
     return checks + places
 
