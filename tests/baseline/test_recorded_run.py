@@ -213,7 +213,7 @@ def test_recording_leaves_candidates_alone(stack: Stack, tmp_path: Path) -> None
 def test_an_interrupted_recording_resumes_to_the_same_record(stack: Stack, recorded: Recorded, tmp_path: Path) -> None:
     with pytest.raises(EngineError):
         record_baseline(
-            stock_plan(stack, ToyEngine(stack.target, dies_after=200)), claim=CLAIM, target=tmp_path / "record"
+            stock_plan(stack, ToyEngine(stack.target, dies_after=201)), claim=CLAIM, target=tmp_path / "record"
         )
     assert not (tmp_path / "record").exists()
     plan = replace(stock_plan(stack), resume=stack.folder / "runs" / "run-0001")

@@ -18,7 +18,7 @@ engine = "tests.baseline.toy_system:engine"
 batch_size = 5
 [systems.broken]
 engine = "tests.baseline.toy_system:engine"
-dies_after = 70
+dies_after = 71
 [scorer]
 engine = "tests.baseline.toy_system:scorer"
 [prompts]
