@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,13 +16,16 @@ from lossguard.engines.registry import engine_factory
 from lossguard.errors import LossguardError
 from lossguard.host_facts import host_facts
 from lossguard.models import resolve_model
-from lossguard.plan import BUDGETS
+from lossguard.plan import BUDGETS, Budget
 from lossguard.prompts import load_prompt_set
 from lossguard.prompts.base import Split
 from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
 from lossguard.records import Request, SamplingParams, ServedOutput
 from lossguard.scoring.base import Scorer, ScoringJob
 from lossguard.scoring.registry import scorer_factory
+from lossguard.stages.estimate import Speed, cost_of, in_words, measure_speed
+from lossguard.stages.serving import answers
+from lossguard.stages.validation import scorable
 
 NUM_PROBES = 16
 PROBE_TOKENS = 16
@@ -118,40 +120,35 @@ def _measure(config: Config, engine: Engine, scorer: Scorer) -> list[Finding]:
     path = resolve_model(config.model, config.folder)
     tokenizer = load_tokenizer(path)
     prompts = load_prompt_set(("default",), tokenizer=tokenizer, seed=config.prompts.seed, folder=config.folder)
-    chosen = prompts.split(Split.CALIBRATION)[:NUM_PROBES]
     sampling = SamplingParams(max_tokens=PROBE_TOKENS)
-    requests = build_requests(chosen, tokenizer, sampling, stop_ids=stop_ids_of(path))
-    list(engine.serve([replace(requests[0], sampling=replace(sampling, max_tokens=1))]))  # loads the weights
-    started = time.monotonic()
-    outputs = {output.request_id: output for output in engine.serve(requests)}
-    serving = sum(len(output.ids) for output in outputs.values()) / (time.monotonic() - started)
-    noise, scoring = _noise(scorer, requests, outputs)
+    every = build_requests(prompts.split(Split.CALIBRATION), tokenizer, sampling, stop_ids=stop_ids_of(path))
+    requests = sorted(every, key=lambda request: len(request.prompt_ids))[:NUM_PROBES]
+    speed = measure_speed(engine, lambda: scorer, requests)
+    noise = _noise(scorer, requests, answers(engine, requests))
+    served = f"a batch of {speed.batch_size} makes a token each in {speed.batch_step:.2g} s"
+    scored = f"{1 / speed.scored_token:.0f} tokens/s; two scorings in other batches differ by at most {noise:.2g} nats"
+    mean_prompt = sum(len(request.prompt_ids) for request in every) / len(every)
     return [
-        Finding(subject="baseline", is_ok=True, text=f"served {NUM_PROBES} requests at {serving:.0f} tokens/s"),
-        Finding(
-            subject="scorer",
-            is_ok=True,
-            text=f"{scoring:.0f} reply tokens/s; two scorings in other batches differ by at most {noise:.2g} nats",
-        ),
-        *[_cost(name, serving, scoring) for name in BUDGETS],
+        Finding(subject="baseline", is_ok=True, text=f"served {len(requests)} requests; {served}"),
+        Finding(subject="scorer", is_ok=True, text=scored),
+        *[_cost(budget, speed, mean_prompt) for budget in BUDGETS.values()],
     ]
 
 
-def _noise(scorer: Scorer, requests: tuple[Request, ...], outputs: dict[str, ServedOutput]) -> tuple[float, float]:
-    """(largest |gap - gap| between batched and single scoring in nats, reply tokens per second)."""
-    jobs = [ScoringJob(request=request, outputs=(outputs[request.id],)) for request in requests]
-    started = time.monotonic()
+def _noise(scorer: Scorer, requests: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
+    """Largest |gap - gap| between batched and single scoring, in nats."""
+    jobs = [ScoringJob(request=request, outputs=(scorable(outputs[request.id]),)) for request in requests]
     together = scorer.score(jobs)[0]
-    rate = together.num_tokens / (time.monotonic() - started)
     alone = np.concatenate([scorer.score([job])[0].gap for job in jobs])
     known = np.isfinite(together.gap) & np.isfinite(alone)
-    return float(np.abs(together.gap - alone)[known].max(initial=0.0)), rate
+    return float(np.abs(together.gap - alone)[known].max(initial=0.0))
 
 
-def _cost(name: str, serving: float, scoring: float) -> Finding:
-    sizes = BUDGETS[name]
-    served = sizes.max_tokens * (2 * sizes.num_requests + 2 * sizes.num_calibration)
-    minutes = (served / serving + served / scoring) / 60
-    return Finding(
-        subject=f"budget {name}", is_ok=True, text=f"at most about {minutes:.0f} min for one candidate as fast as stock"
-    )
+def _cost(budget: Budget, speed: Speed, mean_prompt: float) -> Finding:
+    sizes = [
+        (count, round(count * mean_prompt), count * budget.max_tokens)
+        for count in (budget.num_calibration, budget.num_requests)
+    ]
+    cost = cost_of(speed, sizes[0], sizes[1], num_candidates=1)
+    text = f"about {in_words(cost.serving_seconds)} serving, {in_words(cost.scoring_seconds)} scoring for one candidate"
+    return Finding(subject=f"budget {budget.name}", is_ok=True, text=text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lossguard.engines.base import Engine
 from lossguard.records import Request, ServedOutput
-from lossguard.scoring.base import ScoringJob
+from lossguard.scoring.base import Scorer, ScoringJob
 from lossguard.stages.serving import answers
 from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace
@@ -48,24 +48,27 @@ def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate |
     if plan.record is not None:
         workspace.listener.message(f"plan: {sizes.name}, {size}, stock from {plan.record}")
         return None
-    estimate = _estimate(_probe(workspace, requests.calibration), requests, len(plan.systems))
+    speed = measure_speed(workspace.engine(plan.stock), workspace.scorer, requests.calibration)
+    estimate = cost_of(speed, _size(requests.calibration), _size(requests.test), len(plan.systems))
     workspace.listener.message(
-        f"plan: {sizes.name}, {size}, about {_time(estimate.serving_seconds)} serving, "
-        f"{_time(estimate.scoring_seconds)} scoring"
+        f"plan: {sizes.name}, {size}, about {in_words(estimate.serving_seconds)} serving, "
+        f"{in_words(estimate.scoring_seconds)} scoring"
     )
     return estimate
 
 
-def _estimate(speed: Speed, requests: RunRequests, num_candidates: int) -> CostEstimate:
+Size = tuple[int, int, int]
+"""Requests, their prompt tokens, and their reply tokens at most."""
+
+
+def cost_of(speed: Speed, calibration: Size, test: Size, num_candidates: int) -> CostEstimate:
     """Calibration is served twice and scored in two arms, the test once per system and in two arms per candidate."""
-    calibration, test = _size(requests.calibration), _size(requests.test)
     serving = 2 * _serving(speed, *calibration) + (1 + num_candidates) * _serving(speed, *test)
     scored = sum(calibration[1:]) + calibration[2] + num_candidates * (sum(test[1:]) + test[2])
     return CostEstimate(serving_seconds=serving, scoring_seconds=scored * speed.scored_token)
 
 
-def _size(requests: Sequence[Request]) -> tuple[int, int, int]:
-    """(requests, prompt tokens, reply tokens at most)."""
+def _size(requests: Sequence[Request]) -> Size:
     prompt_tokens = sum(len(request.prompt_ids) for request in requests)
     return len(requests), prompt_tokens, sum(request.sampling.max_tokens for request in requests)
 
@@ -75,8 +78,8 @@ def _serving(speed: Speed, num_requests: int, prompt_tokens: int, reply_tokens: 
     return prompt_tokens * speed.prompt_token + steps * speed.batch_step
 
 
-def _probe(workspace: Workspace, requests: Sequence[Request]) -> Speed:
-    engine = workspace.engine(workspace.plan.stock)
+def measure_speed(engine: Engine, scorer: Callable[[], Scorer], requests: Sequence[Request]) -> Speed:
+    """Serve and score the shortest of the requests."""
     count = min(PROBE_REQUESTS, engine.capabilities.concurrency, len(requests))
     probes = sorted(requests, key=lambda request: len(request.prompt_ids))[:count]
     _timed(engine, probes[:1], 1)  # loads the weights
@@ -86,7 +89,7 @@ def _probe(workspace: Workspace, requests: Sequence[Request]) -> Speed:
         prompt_token=first / sum(len(request.prompt_ids) for request in probes),
         batch_step=max(whole - first, 0.0) / PROBE_STEPS,
         batch_size=count,
-        scored_token=_scoring_cost(workspace, probes, outputs),
+        scored_token=_scoring_cost(scorer(), probes, outputs),
     )
 
 
@@ -100,15 +103,15 @@ def _timed(engine: Engine, requests: Sequence[Request], num_tokens: int) -> tupl
     return time.monotonic() - started, outputs
 
 
-def _scoring_cost(workspace: Workspace, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
+def _scoring_cost(scorer: Scorer, probes: Sequence[Request], outputs: dict[str, ServedOutput]) -> float:
     """Seconds per forwarded token."""
     jobs = [ScoringJob(request=request, outputs=(scorable(outputs[request.id]),)) for request in probes]
-    scorer = workspace.scorer()
     started = time.monotonic()
     scorer.score(jobs)
     forwarded = sum(len(job.request.prompt_ids) + len(job.outputs[0].ids) for job in jobs)
     return (time.monotonic() - started) / forwarded
 
 
-def _time(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """Seconds or minutes, rounded."""
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
