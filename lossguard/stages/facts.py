@@ -23,7 +23,7 @@ def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
     """
     path = workspace.folder.path / FILE
     if workspace.is_offline:
-        return workspace.folder.read_json(FILE)
+        return _saved(workspace)
     now = _collect(workspace)
     if path.is_file():
         saved = workspace.folder.read_json(FILE)
@@ -33,6 +33,17 @@ def run_fingerprints(workspace: Workspace) -> dict[str, Any]:
     now = with_recorded_stock(workspace, now)
     workspace.folder.write_json(FILE, now)
     return now
+
+
+def _saved(workspace: Workspace) -> dict[str, Any]:
+    """What an earlier call has written. Raises IntegrityError LG0606 or LG0107 if it is damaged."""
+    saved = workspace.folder.read_json(FILE)
+    with reading(workspace.folder.path / FILE):
+        for found in (saved["stock"], *saved["candidates"].values()):
+            Fingerprint.from_json(found)
+        if not isinstance(saved["scorer"], dict):
+            raise TypeError("the scorer's facts are no object")
+    return saved
 
 
 def with_recorded_stock(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str, Any]:

@@ -50,10 +50,12 @@ def _raise_thresholds(path: Path) -> None:
 
 def test_a_damaged_document_is_named(stack: Stack) -> None:
     run = stack.judge(ToyEngine(stack.target)).run_folder
-    for name in ("plan.json",):
+    for name in ("plan.json", "fingerprints.json"):
+        original = (run / name).read_bytes()
         (run / name).write_text("{}")
         with pytest.raises(IntegrityError, match="LG0606"):
             rejudge(run)
+        (run / name).write_bytes(original)
 
 
 def test_deleted_calibration_replies_do_not_move_frozen_thresholds(stack: Stack) -> None:
