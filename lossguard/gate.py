@@ -14,6 +14,7 @@ from typing import Any
 import lossguard
 from lossguard.baseline.atomic import require_writable
 from lossguard.baseline.parameters import claim_parameters, record_name, require_name
+from lossguard.baseline.problems import recorded_already
 from lossguard.baseline.record import write_record
 from lossguard.checks.base import CheckInput
 from lossguard.checks.power import PowerInput, estimate_power
@@ -28,10 +29,12 @@ from lossguard.run_folder import RunFolder, only_process, reading
 from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
+from lossguard.stages.engine_opening import open_engine
 from lossguard.stages.estimate import estimate_cost
 from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
 from lossguard.stages.judging import Judgement, judge
 from lossguard.stages.recheck import Recheck, recheck
+from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
@@ -42,11 +45,15 @@ __all__ = [
     "FileScores",
     "GateResult",
     "Recheck",
+    "RecordFacts",
     "check_record",
     "doctor",
     "load_plan",
+    "open_engine",
     "recheck",
     "record_baseline",
+    "record_facts",
+    "record_from_run",
     "rejudge",
     "run_gate",
     "score_file",
@@ -100,14 +107,32 @@ def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener 
         return write_record(target, record_stock(workspace, claim, rules_sha256()))
 
 
+def record_from_run(run_folder: Path, *, claim: str, target: Path) -> Path:
+    """Write the stock of a finished run as the record of ``claim`` to ``target``; no engine and no scorer starts.
+
+    Raises UsageError LG0708 (names) and LG0710 (the run's own stock was a record), IntegrityError LG0613 or LG0606 if
+    the run is not finished and LG0617 if its files were changed, StorageError LG0707 if ``target`` cannot be written.
+    """
+    folder, plan = RunFolder.open(run_folder), load_plan(run_folder)
+    if plan.record is not None:
+        raise recorded_already(run_folder, plan.record)
+    record_name(claim, claim_parameters(plan))
+    require_writable(target)
+    workspace = Workspace(plan=plan, folder=folder, listener=SilentListener(), is_offline=True)
+    with only_process(folder), reading(folder.path / "report.json"):
+        rules = str(folder.read_json("report.json")["integrity"]["rules_sha256"])
+        return write_record(target, record_stock(workspace, claim, rules))
+
+
 @contextmanager
 def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
-    """The run folder of a plan, locked, with a workspace that is closed at the end."""
+    """The run folder of a plan, locked, with a workspace that is closed at the end, and a scorer that is there."""
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
     with only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
+            workspace.require_scorer()
             yield workspace
         finally:
             workspace.close()

@@ -33,20 +33,22 @@ BUDGETS = {
     "full": Budget(name="full", num_requests=1_000, max_tokens=512),
 }
 CUSTOM_CALIBRATION = 60
-_CUSTOM_BUDGET = re.compile(r"(\d{1,7})x(\d{1,7})")
+BUDGET_FORM = "REQUESTSxTOKENS[xCALIBRATION]"
+_CUSTOM_BUDGET = re.compile(r"(\d{1,7})x(\d{1,7})(?:x(\d{1,7}))?")
 
 
 def parse_budget(text: str) -> Budget:
-    """The budget of a name (``quick``, ``standard``, ``full``), or of REQUESTSxTOKENS such as ``210x24``.
+    """The budget of a name (``quick``, ``standard``, ``full``), or of REQUESTSxTOKENS[xCALIBRATION] (``210x24``).
 
-    The latter has 60 calibration prompts. Raises UsageError LG0604 for anything else, and for a size of 0.
+    Calibration prompts are 60 if not given. Raises UsageError LG0604 for anything else, and for a size of 0.
     """
     if text in BUDGETS:
         return BUDGETS[text]
-    sizes = _CUSTOM_BUDGET.fullmatch(text)
-    if sizes is None or not (int(sizes[1]) and int(sizes[2])):
-        raise _bad_plan(f"no budget is called {text!r}, nor is it REQUESTSxTOKENS. {near_miss(text, BUDGETS)}")
-    return Budget(name=text, num_requests=int(sizes[1]), max_tokens=int(sizes[2]), num_calibration=CUSTOM_CALIBRATION)
+    found = _CUSTOM_BUDGET.fullmatch(text)
+    sizes = [int(size) for size in found.groups(default=str(CUSTOM_CALIBRATION))] if found else [0]
+    if not all(sizes):
+        raise _bad_plan(f"no budget is called {text!r}, nor is it {BUDGET_FORM}. {near_miss(text, BUDGETS)}")
+    return Budget(name=text, num_requests=sizes[0], max_tokens=sizes[1], num_calibration=sizes[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

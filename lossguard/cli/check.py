@@ -33,7 +33,7 @@ def check(
     candidate: Annotated[list[str] | None, typer.Option(help="a candidate's name; may be given several times")] = None,
     config: ConfigOption = None,
     budget: Annotated[
-        str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS (default: standard)")
+        str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS[xCALIBRATION] (default: standard)")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of prompts order, resampling and sampled replies")] = None,
     temperature: Annotated[float | None, typer.Option(help="judge sampled replies at this temperature")] = None,

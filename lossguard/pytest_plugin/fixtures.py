@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from lossguard.errors import LossguardError
+from lossguard.pytest_plugin import devices
 from lossguard.pytest_plugin.baselines import Baselines, Choice
+from lossguard.pytest_plugin.candidates import BASELINES_KEY, SETTINGS_KEY, candidate_of
+from lossguard.pytest_plugin.engines import close_engines
 from lossguard.pytest_plugin.marker import MARK_KEY, ClaimMark
-from lossguard.pytest_plugin.options import Settings
-from lossguard.pytest_plugin.problems import no_candidate, no_timing
+from lossguard.pytest_plugin.problems import no_timing
+from lossguard.pytest_plugin.progress import StdoutListener
 from lossguard.pytest_plugin.transport import (
     PROPERTY,
     REPORT_PROPERTY,
@@ -22,12 +26,7 @@ from lossguard.pytest_plugin.transport import (
 
 if TYPE_CHECKING:
     from lossguard.gate_result import GateResult
-    from lossguard.plan import SystemHandle
 
-    Generate = Callable[[list[list[int]], int], list[list[int]]]
-
-SETTINGS_KEY = pytest.StashKey[Settings]()
-BASELINES_KEY = pytest.StashKey[Baselines]()
 MESSAGE_KEY = pytest.StashKey[ClaimMessage]()
 RAISED_KEY = pytest.StashKey[BaseException]()
 GREEN = ("PASS", "RECORDED", "KEPT")
@@ -87,6 +86,10 @@ class LossguardFixture:
         choice = baselines.choose(self._mark)
         if choice.source == "none":
             return self._message("INCONCLUSIVE", choice.reason)
+        lack = devices.lack(self._mark.gpus, settings.devices, os.environ)
+        if lack:
+            return self._message("INCONCLUSIVE", lack)
+        close_engines(self._item.config)
         if settings.is_recording:
             return self._recorded(baselines, choice, is_kept_allowed=settings.update == "new")
         return self._compared(baselines, choice)
@@ -94,8 +97,9 @@ class LossguardFixture:
     def _compared(self, baselines: Baselines, choice: Choice) -> ClaimMessage:
         from lossguard import gate
 
-        plan = baselines.plan(self._mark, choice, self._candidate())
-        result = gate.run_gate(plan, command=tuple(str(text) for text in self._item.config.invocation_params.args))
+        plan = baselines.plan(self._mark, choice, candidate_of(self._item, self._system))
+        command = tuple(str(text) for text in self._item.config.invocation_params.args)
+        result = gate.run_gate(plan, listener=StdoutListener(), command=command)
         return _message_of(self.claim, choice, result)
 
     def _recorded(self, baselines: Baselines, choice: Choice, *, is_kept_allowed: bool) -> ClaimMessage:
@@ -106,8 +110,7 @@ class LossguardFixture:
 
         plan = baselines.plan(self._mark, choice)
         target = plan.folder / "records" / f"{self._run_id()}-{self.claim.replace('/', '_')}.safetensors"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path = gate.record_baseline(plan, claim=self.claim, target=target)
+        path = gate.record_baseline(plan, claim=self.claim, target=target, listener=StdoutListener())
         return ClaimMessage(
             claim=self.claim,
             status="RECORDED",
@@ -119,26 +122,6 @@ class LossguardFixture:
     def _run_id(self) -> str:
         worker: dict[str, str] = getattr(self._item.config, "workerinput", {})
         return f"{worker.get('testrunuid', 'run')}-{worker.get('workerid', 'main')}"
-
-    def _candidate(self) -> str | SystemHandle:
-        """The fixture's system, else the marker's or the session's name. Raises UsageError LG0804."""
-        from lossguard.plan import SystemHandle
-        from lossguard.systems import from_callable
-
-        settings = self._item.config.stash[SETTINGS_KEY]
-        name = self._mark.candidate or settings.candidate
-        if isinstance(self._system, (str, SystemHandle)):
-            return self._system
-        if callable(self._system):
-            return from_callable(cast("Generate", self._system), name=name or "candidate")
-        if name is None:
-            raise no_candidate(self.claim)
-        if name in self._item.config.stash[BASELINES_KEY].config.systems:
-            return name
-        offered: SystemHandle | None = self._item.config.hook.pytest_lossguard_engine(
-            config=self._item.config, name=name
-        )
-        return offered or name
 
 
 def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
@@ -156,6 +139,7 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
         candidate=judged.candidate,
         baseline=judged.baseline,
         source=choice.source,
+        source_reason=choice.reason,
         report_path=str(run.get("report_path", "")),
         evidence=evidence,
     )

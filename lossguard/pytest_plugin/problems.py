@@ -37,10 +37,10 @@ def unknown_baseline(found: str, known: Iterable[str], name: str) -> UsageError:
     )
 
 
-def no_candidate(claim: str) -> UsageError:
+def no_candidate(who: str) -> UsageError:
     """LG0804: nobody says which system the claim is about."""
     return UsageError(
-        f"the claim {claim!r} names no candidate",
+        f"{who} names no candidate",
         why="a verdict is about one system, and none is ever guessed",
         fix="give candidate= in the marker, --lossguard-candidate=NAME, or override the fixture lossguard_system",
         code="LG0804",
@@ -114,6 +114,26 @@ def no_marker(where: str) -> UsageError:
         why="a verdict belongs to a claim with a name of its own; a test's node id changes with every renaming",
         fix='mark it: @pytest.mark.lossguard(claim="my-change/greedy")',
         code="LG0811",
+    )
+
+
+def forked_with_cuda() -> UsageError:
+    """LG0814: pytest-forked after CUDA was initialised."""
+    return UsageError(
+        "--forked is given, and CUDA is in use before any test runs",
+        why="a forked process cannot use its parent's CUDA, so every claim would end in an error or hang",
+        fix="leave --forked out, or find the conftest or plugin that initialises CUDA while tests are collected",
+        code="LG0814",
+    )
+
+
+def second_writer(found: str) -> UsageError:
+    """LG0813: somebody else writes baselines at the same time."""
+    return UsageError(
+        found,
+        why="of two writers the later one wins, and nobody sees which baseline was kept and which was looked at",
+        fix="record lossguard's baselines in a session of their own, one session at a time",
+        code="LG0813",
     )
 
 

@@ -125,6 +125,10 @@ REFUSED = {
     ),
     "no claim": ('@pytest.mark.lossguard(candidate="x")\ndef test_it(lossguard): pass\n', "LG0801"),
     "another type": ("@pytest.mark.lossguard(claim=3)\ndef test_it(lossguard): pass\n", "LG0801"),
+    "repeats that are no number": (claim("x").replace('"x"', '"x", repeats="2"'), "repeats= must be a whole number"),
+    "no repeat at all": (claim("x").replace('"x"', '"x", repeats=0'), "repeats= must be a whole number"),
+    "a truth value for a number": (claim("x").replace('"x"', '"x", gpus=True'), "gpus= must be a whole number"),
+    "an unknown rule": (claim("x").replace('"x"', '"x", rule="strict"'), "the marker has no argument 'rule'"),
     "an unknown budget": (
         '@pytest.mark.lossguard(claim="x", budget="quik")\ndef test_it(lossguard): pass\n',
         "Did you mean 'quick'?",
