@@ -191,6 +191,8 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
         expect=case.system.expect,
         vocab_size=workspace.vocab_size,
         seed=workspace.plan.effective_seed,
+        is_strict=workspace.plan.strict,
+        recomposed=case.calibration.recomposed,
     )
     return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 

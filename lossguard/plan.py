@@ -62,9 +62,10 @@ class Plan:
     """One stock run against any number of candidates.
 
     ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
-    ``temperature`` above 0 asks for sampled replies. ``folder`` is the root under which run folders are made;
-    ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock. Candidates
-    may be left out only to record a baseline.
+    ``temperature`` above 0 asks for sampled replies. ``strict`` fails any token that differs from stock's: for
+    deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root under which run folders
+    are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock.
+    Candidates may be left out only to record a baseline.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
@@ -75,6 +76,7 @@ class Plan:
     seed: int | None = None
     temperature: float = 0.0
     repeats: int = 1
+    strict: bool = False
     prompt_sets: Sequence[str] | None = None
     folder: Path = Path(".lossguard")
     resume: Path | None = None

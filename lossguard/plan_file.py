@@ -33,6 +33,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "temperature": plan.temperature,
         "repeats": plan.repeats,
         "record": str(plan.record.absolute()) if plan.record else None,
+        **({"strict": True} if plan.strict else {}),  # absent from the files of earlier versions
     }
 
 
@@ -54,6 +55,7 @@ def plan_from_json(data: Mapping[str, Any], run_folder: Path) -> Plan:
         budget=Budget(**data["budget"]),
         temperature=data["temperature"],
         repeats=data["repeats"],
+        strict=data.get("strict", False),
         folder=run_folder.parent,
         resume=run_folder,
         record=Path(data["record"]) if data.get("record") else None,

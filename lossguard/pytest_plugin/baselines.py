@@ -146,6 +146,7 @@ class Baselines:
             candidates=() if candidate is None else (candidate,),
             budget=mark.budget or self._settings.budget,
             seed=self._settings.seed,
+            strict=self._settings.strict,
             folder=self._run_folder,
             record=choice.record,
         )

@@ -40,6 +40,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "examples": [dict(example) for example in evidence.examples],
         "covers": list(evidence.covers),
         "does_not_cover": list(evidence.does_not_cover),
+        **({} if evidence.diagnosis is None else {"diagnosis": evidence.diagnosis.to_json()}),
     }
 
 

@@ -87,15 +87,26 @@ def _sizes(sizes: Mapping[str, Any]) -> str:
 
 
 def _examples(claim: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
-    if claim["verdict"] == "PASS" or not claim["examples"]:
+    if claim["verdict"] == "PASS":
         return []
+    if not claim["examples"]:
+        return _diagnosis(claim.get("diagnosis"))
     lines = [f"  {_example(example)}" for example in claim["examples"][:NUM_EXAMPLES]]
+    lines.extend(_diagnosis(claim.get("diagnosis")))
     first = claim["examples"][0]
     lines.append(
         f"  see it again: lossguard recheck {run.get('folder', 'RUN')} --candidate {claim['candidate']} "
         f"--request {first['request_id']} --position {first['position']}"
     )
     return lines
+
+
+def _diagnosis(diagnosis: Mapping[str, Any] | None) -> list[str]:
+    """Two lines: the counts, and the family with what to look at first (or why there is none)."""
+    if diagnosis is None:
+        return []
+    evidence, _, family = diagnosis["sentence"].rpartition("; likely family: ")
+    return [f"  {evidence}", f"  likely family: {family}"]
 
 
 def _example(example: Mapping[str, Any]) -> str:
