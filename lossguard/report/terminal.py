@@ -10,6 +10,10 @@ from typing import Any
 
 SEVERITY = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
 WORDS = {"PASS": "LOSSLESS", "FAIL": "NOT LOSSLESS", "INCONCLUSIVE": "INCONCLUSIVE"}
+SPEED_WORDS = {
+    "faster": {"PASS": "FASTER", "FAIL": "NOT FASTER", "INCONCLUSIVE": "INCONCLUSIVE"},
+    "not-slower": {"PASS": "NOT SLOWER", "FAIL": "SLOWER", "INCONCLUSIVE": "INCONCLUSIVE"},
+}
 NUM_EXAMPLES = 3
 NUM_NOTES = 3
 
@@ -34,7 +38,7 @@ def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """One claim: its table, then (if it is not PASS) the places and the command that shows them again."""
     lines = [
         "",
-        f"{WORDS[claim['verdict']]}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
+        f"{_word(claim)}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
     ]
     checks = sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]])
     lines.extend(_check_rows(checks))
@@ -74,6 +78,13 @@ def _check_rows(checks: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(check["notes"]) > NUM_NOTES:
             lines.append(f"{'':<27}and {len(check['notes']) - NUM_NOTES} more, in the report")
     return lines
+
+
+def _word(claim: Mapping[str, Any]) -> str:
+    if claim.get("kind") != "speed":
+        return WORDS[claim["verdict"]]
+    rule = claim["checks"][0]["evidence"].get("rule", "faster")
+    return SPEED_WORDS[rule][claim["verdict"]]
 
 
 def _sizes(sizes: Mapping[str, Any]) -> str:

@@ -17,7 +17,11 @@ from lossguard.listener import Listener
 from lossguard.selftest.base import RunPart, SelftestOptions, SelftestResult
 
 ENTRY_POINT_GROUP = "lossguard.selftests"
-BUILT_IN = {"losslessness-simulate": "lossguard.selftest.losslessness:run"}
+BUILT_IN = {
+    "losslessness-simulate": "lossguard.selftest.losslessness:run",
+    "timing-live": "lossguard.selftest.timing_live:run",
+    "timing-simulate": "lossguard.selftest.timing_simulation:run",
+}
 
 
 class Kind(StrEnum):

@@ -18,30 +18,36 @@ ALL = tuple(Kind)
 
 
 def run_made_up(options: SelftestOptions, _listener: Listener) -> SelftestPart:
-    return SelftestPart(name="timing-live", verdict=Verdict.PASS, summary=f"seed {options.seed}")
+    return SelftestPart(name="speech-live", verdict=Verdict.PASS, summary=f"seed {options.seed}")
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package offers two parts, one of which takes a built-in name."""
     points = [
-        EntryPoint("timing-live", f"{__name__}:run_made_up", registry.ENTRY_POINT_GROUP),
+        EntryPoint("speech-live", f"{__name__}:run_made_up", registry.ENTRY_POINT_GROUP),
         EntryPoint("losslessness-simulate", f"{__name__}:run_made_up", registry.ENTRY_POINT_GROUP),
-        EntryPoint("timing-simulate", f"{__name__}:absent", registry.ENTRY_POINT_GROUP),
+        EntryPoint("speech-simulate", f"{__name__}:absent", registry.ENTRY_POINT_GROUP),
     ]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
 
 
 @pytest.mark.usefixtures("installed")
 def test_parts_are_chosen_by_subject_and_kind() -> None:
-    assert part_names(None, ALL) == ("losslessness-simulate", "timing-live", "timing-simulate")
-    assert part_names("timing", ALL) == ("timing-live", "timing-simulate")
-    assert part_names("timing", (Kind.LIVE,)) == ("timing-live",)
+    assert part_names(None, ALL) == (
+        "losslessness-simulate",
+        "speech-live",
+        "speech-simulate",
+        "timing-live",
+        "timing-simulate",
+    )
+    assert part_names("speech", ALL) == ("speech-live", "speech-simulate")
+    assert part_names("speech", (Kind.LIVE,)) == ("speech-live",)
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_part_runs_with_the_options() -> None:
-    result = run_parts(("timing-live",), SelftestOptions(seed=5), SilentListener())
+    result = run_parts(("speech-live",), SelftestOptions(seed=5), SilentListener())
     assert result.parts[0].summary == "seed 5"
 
 
@@ -59,7 +65,7 @@ def test_nothing_to_run_is_an_error() -> None:
     with pytest.raises(UsageError, match="LG0901"):
         part_names("losslessness", (Kind.LIVE,))
     with pytest.raises(UsageError, match="LG0902"):
-        load_part("timing-simulate")
+        load_part("speech-simulate")
 
 
 def test_built_in_parts_are_declared() -> None:
