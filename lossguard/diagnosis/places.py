@@ -18,6 +18,9 @@ from lossguard.diagnosis.suspects import Suspects
 _MOST_EDGES = 64
 _INTERVAL_EDGES = 12
 _SHARE_BEYOND = 0.25
+_FIRST_TOKENS = 8
+"""A reply's first tokens come from the prompt's pass, or lie before the first draft: errors that begin within them are
+those of decoding as such, not of a length."""
 _FLAGS = (("preempted", "after a preemption"), ("cached", "at cached prefixes"))
 
 
@@ -68,13 +71,19 @@ def _thresholds(given: CheckInput, suspects: Suspects) -> Iterator[list[_Part]]:
     lengths = np.array([len(request.prompt_ids) for request in given.requests], dtype=np.float64)
     prompts = lengths[request_of_tokens(arm.scores)]
     sort = Family.POSITION_THRESHOLD
-    for values, text in (
-        (positions, "after position {:,}"),
-        (positions + prompts, "after {:,} tokens of context"),
-        (prompts, "in replies to prompts of over {:,} tokens"),
+    for values, text, least in (
+        (positions, "after position {:,}", _FIRST_TOKENS),
+        (positions + prompts, "after {:,} tokens of context", 0),
+        (prompts, "in replies to prompts of over {:,} tokens", 0),
     ):
         yield [
-            _Part(family=sort, text=text.format(edge - 1), mask=values >= edge, inside="after", outside="before")
+            _Part(
+                family=sort if edge >= least else Family.UNKNOWN,
+                text=text.format(edge - 1),
+                mask=values >= edge,
+                inside="after",
+                outside="before",
+            )
             for edge in _edges(values, suspects)
         ]
     if (batch := telemetry_column(arm, given.requests, "batch")) is not None:

@@ -94,6 +94,15 @@ def test_a_few_errors_are_never_enough(lossless: CheckInput) -> None:
     assert diagnosed(faulty(lossless, spread(4, low=50))).family == Family.UNKNOWN
 
 
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_errors_that_spare_only_the_first_tokens_are_those_of_decoding_not_of_a_length(
+    lossless: CheckInput, first: int
+) -> None:
+    found = diagnosed(faulty(lossless, spread(200, first)))
+    assert found.family == "unknown"
+    assert f"after position {first - 1}" in found.evidence or "without a common place" in found.evidence
+
+
 def test_errors_in_the_middle_are_no_threshold(lossless: CheckInput) -> None:
     found = diagnosed(faulty(lossless, spread(40, low=20, high=26)))
     assert found.family == Family.UNKNOWN

@@ -207,3 +207,15 @@ def test_near_ties_are_swapped_and_others_kept() -> None:
     assert wide.argmax(dim=-1).tolist() == [4, 4, 4, 4]
     with pytest.raises(ValueError, match="negative"):
         swap_near_ties(context_of(make_requests(1)), delta=-1.0)
+
+
+def test_near_ties_that_fall_either_way_are_drawn_by_reply_and_position() -> None:
+    context = context_of(make_requests(200))
+    scores = torch.zeros(200, VOCAB_SIZE)
+    scores[:, 1], scores[:, 4] = 10.0, 9.99
+    half = swap_near_ties(context, flipped=0.5, seed=3)
+    first, second = (half(at_position(position, 200), scores).argmax(dim=-1) for position in (3, 4))
+    assert 70 < int((first == 4).sum()) < 130
+    assert not torch.equal(first, second)
+    assert torch.equal(half(at_position(3, 200), scores).argmax(dim=-1), first)
+    assert bool((swap_near_ties(context, flipped=0.0)(at_position(3, 200), scores).argmax(dim=-1) == 1).all())

@@ -44,11 +44,11 @@ MET = (
     Fault(
         code="F12",
         name="first-request-ties",
-        title="near-ties fall the other way in a few replies, as after a cache miss",
+        title="near-ties fall either way in a few replies, as after a cache miss",
         sources=(issue("vllm-project/vllm", 40896),),
         family=Family.NEAR_TIE,
         strength=Strength(parameter="share", published=0.02, meaning="share of the replies that are hit"),
-        plants=(processor("near_ties:swap_near_ties", share=0.02),),
+        plants=(processor("near_ties:swap_near_ties", share=0.02, flipped=0.5),),
         is_control=True,
     ),
     Fault(
