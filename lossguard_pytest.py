@@ -80,6 +80,7 @@ OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("advisory", None, None, "report verdicts without failing"),
     ("json", "PATH", filled_text, "write the session's report to this file"),
     ("seed", "INT", seed_text, "seed of prompt order, resampling and sampled replies"),
+    ("strict", None, None, "any token that differs from the baseline's fails (deterministic stacks only)"),
     ("explain", None, None, "print every claim's checks and first divergences, not only those of red claims"),
     ("baselines-dir", "DIR", filled_text, "where records are kept (default: .lossguard-baselines)"),
 )

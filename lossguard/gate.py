@@ -38,7 +38,9 @@ from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
+from lossguard.stages.timing.stage import not_judged_again, record_noise_profile, time_systems
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
+from lossguard.timing_plan import Timing, bad_timing
 
 __all__ = [
     "Diagnosis",
@@ -54,8 +56,10 @@ __all__ = [
     "record_baseline",
     "record_facts",
     "record_from_run",
+    "record_noise",
     "rejudge",
     "run_gate",
+    "run_timing",
     "score_file",
 ]
 
@@ -74,6 +78,51 @@ def run_gate(plan: Plan, *, listener: Listener | None = None, command: Sequence[
         if recorded is not None:
             materialise(workspace, recorded, rules_sha256())
         return _run(workspace, command)
+
+
+def run_timing(plan: Plan, *, listener: Listener | None = None, command: Sequence[str] = ()) -> GateResult:
+    """Judge the speed of every candidate, and nothing else: claims NAME/speed. Whether replies are right is not judged.
+
+    Systems, devices and disks that fail give INCONCLUSIVE, and what was measured stays: the same plan with ``resume``
+    continues. Raises UsageError LG1001, LG1003, LG1010, LG1012; BaselineError LG1006, LG1007; IntegrityError LG1008.
+    """
+    plan.require_candidates()
+    timing = _timing_of(plan)
+    with _open_run(plan, listener) as workspace:
+        run = {**_run_facts(workspace, command), "baseline": None}
+        claims, suite = time_systems(workspace, timing)
+        for claim in claims:
+            workspace.listener.claim(claim_to_json(claim), run)
+        timed = [request.set for request in suite.timed]
+        prompts = {"sha256": suite.sha256, "sets": sorted(set(timed)), "num_clusters": len(timed), "reasons": []}
+        facts = RunFacts(
+            run=run,
+            fingerprint={"stock": {}, "candidates": {}, "scorer": {}},
+            prompts=prompts,
+            thresholds={},
+            integrity={"prompts_sha256": suite.sha256, "rules_sha256": rules_sha256("lossguard.timing")},
+            producer_version=lossguard.__version__,
+        )
+        return _finish(workspace, tuple(claims), facts)
+
+
+def record_noise(plan: Plan, *, listener: Listener | None = None) -> Path:
+    """Time the plan's baseline against itself and keep the noise profile under ``plan.timing.noise_root``.
+
+    A run folder is made as for ``run_timing``, and ``resume`` continues one. Raises what ``run_timing`` raises, and
+    MeasurementError LG1011 where not every pair could be measured.
+    """
+    stock_only = replace(plan, candidates=(), record=None)
+    require_name(plan.stock.name)
+    timing = _timing_of(plan)
+    with _open_run(stock_only, listener) as workspace:
+        return record_noise_profile(workspace, timing)
+
+
+def _timing_of(plan: Plan) -> Timing:
+    if plan.timing is None:
+        raise bad_timing("the plan has no timing", "give Plan(..., timing=Timing(...))")
+    return plan.timing
 
 
 def check_record(plan: Plan) -> None:
@@ -180,6 +229,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         case = Case(system=system, stock_outputs=stock_outputs, calibration=calibration, power=power)
         claims.append(_judge_system(workspace, requests.test, case))
         workspace.listener.claim(claim_to_json(claims[-1]), run)
+    claims += _speed_claims(workspace, run)
     facts = RunFacts(
         run=run,
         fingerprint=with_scorer(workspace, fingerprints),
@@ -189,6 +239,21 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         producer_version=lossguard.__version__,
     )
     return _finish(workspace, tuple(claims), facts)
+
+
+def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
+    """Claims NAME/speed where the plan asks for them. They are measured, so judging again offline decides nothing."""
+    timing = workspace.plan.timing
+    if timing is None:
+        return []
+    if workspace.is_offline:
+        return [not_judged_again(workspace, system) for system in workspace.plan.systems]
+    for system in (workspace.plan.stock, *workspace.plan.systems):
+        workspace.release(system)
+    claims, _suite = time_systems(workspace, timing)
+    for claim in claims:
+        workspace.listener.claim(claim_to_json(claim), run)
+    return claims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +281,8 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
         expect=case.system.expect,
         vocab_size=workspace.vocab_size,
         seed=workspace.plan.effective_seed,
+        is_strict=workspace.plan.strict,
+        recomposed=case.calibration.recomposed,
     )
     return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 
@@ -273,10 +340,10 @@ def _prompt_facts(requests: RunRequests) -> dict[str, Any]:
     }
 
 
-def rules_sha256() -> str:
+def rules_sha256(package: str = "lossguard.checks") -> str:
     """Hash of the source of every rule: two verdicts with another hash were reached by other rules."""
     digest = hashlib.sha256()
-    files = [entry for entry in resources.files("lossguard.checks").iterdir() if entry.name.endswith(".py")]
+    files = [entry for entry in resources.files(package).iterdir() if entry.name.endswith(".py")]
     for entry in sorted(files, key=lambda entry: entry.name):
         digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
     return digest.hexdigest()

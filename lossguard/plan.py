@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lossguard.config import SYSTEM_NAME, Config, SystemConfig
 from lossguard.errors import UsageError, near_miss
+from lossguard.timing_plan import Timing
 
 if TYPE_CHECKING:
     from lossguard.engines.base import Engine, EngineSpec
@@ -64,9 +65,10 @@ class Plan:
     """One stock run against any number of candidates.
 
     ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
-    ``temperature`` above 0 asks for sampled replies. ``folder`` is the root under which run folders are made;
-    ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock. Candidates
-    may be left out only to record a baseline.
+    ``temperature`` above 0 asks for sampled replies. ``strict`` fails any token that differs from stock's: for
+    deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root under which run folders
+    are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock.
+    Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per candidate.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
@@ -77,10 +79,12 @@ class Plan:
     seed: int | None = None
     temperature: float = 0.0
     repeats: int = 1
+    strict: bool = False
     prompt_sets: Sequence[str] | None = None
     folder: Path = Path(".lossguard")
     resume: Path | None = None
     record: Path | None = None
+    timing: Timing | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.budget, str):

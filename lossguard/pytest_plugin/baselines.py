@@ -176,6 +176,7 @@ class Baselines:
             budget=mark.budget or self._settings.budget,
             repeats=mark.repeats,
             seed=self._settings.seed,
+            strict=self._settings.strict,
             folder=self._run_folder,
             record=choice.record,
         )

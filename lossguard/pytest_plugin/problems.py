@@ -57,16 +57,6 @@ def bad_manifest(path: object, found: str) -> UsageError:
     )
 
 
-def no_timing(verb: str) -> UsageError:
-    """LG0806: speed is not judged yet."""
-    return UsageError(
-        f"lossguard.{verb}() was called, but this lossguard does not measure time",
-        why="a speed claim that nothing measured must not look like one that holds",
-        fix="timing comes with lossguard time; until then claim losslessness only",
-        code="LG0806",
-    )
-
-
 def bad_devices(found: str) -> UsageError:
     """LG0807: devices and workers do not fit together."""
     return UsageError(

@@ -93,7 +93,7 @@ class ItemRunner:
         """A marked test that ends without a verdict has shown nothing, and fails."""
         result = yield
         if MARK_KEY in item.stash and MESSAGE_KEY not in item.stash:
-            reason = "the test ended without a verdict; call lossguard.assert_lossless()"
+            reason = "the test ended without a verdict; call lossguard.assert_lossless(), or a verb about speed"
             message = ClaimMessage(claim=item.stash[MARK_KEY].claim, status="INCONCLUSIVE", summary=reason, text=reason)
             send(item, message)
             require_green(item)
