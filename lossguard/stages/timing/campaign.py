@@ -99,6 +99,7 @@ def _measure_pair(pool: ArmPool, runs: Sequence[RunPlan], around: Circumstances,
             hooks.progress(2 * len(pool.settings.requests))
     if missing:
         with around.book.exclusive_pair(around.wait_seconds, hooks.note):
+            pool.settle()
             for run in missing:
                 measure_run(pool, run, hooks.progress)
     records = [read_run(run_path(folder, run)) for run in runs]
