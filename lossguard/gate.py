@@ -38,7 +38,8 @@ from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
-from lossguard.stages.timing.stage import not_judged_again, record_noise_profile, time_systems
+from lossguard.stages.stock_guard import guarded_thresholds
+from lossguard.stages.timing.stage import judged_replies, not_judged_again, record_noise_profile, time_systems
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
 from lossguard.timing_plan import Timing, bad_timing
 
@@ -229,7 +230,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         case = Case(system=system, stock_outputs=stock_outputs, calibration=calibration, power=power)
         claims.append(_judge_system(workspace, requests.test, case))
         workspace.listener.claim(claim_to_json(claims[-1]), run)
-    claims += _speed_claims(workspace, run)
+    claims += _speed_claims(workspace, run, claims, stock_outputs)
     facts = RunFacts(
         run=run,
         fingerprint=with_scorer(workspace, fingerprints),
@@ -241,7 +242,9 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
     return _finish(workspace, tuple(claims), facts)
 
 
-def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
+def _speed_claims(
+    workspace: Workspace, run: Mapping[str, Any], lossless: Sequence[Claim], stock_outputs: Sequence[ServedOutput]
+) -> list[Claim]:
     """Claims NAME/speed where the plan asks for them. They are measured, so judging again offline decides nothing."""
     timing = workspace.plan.timing
     if timing is None:
@@ -250,7 +253,7 @@ def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
         return [not_judged_again(workspace, system) for system in workspace.plan.systems]
     for system in (workspace.plan.stock, *workspace.plan.systems):
         workspace.release(system)
-    claims, _suite = time_systems(workspace, timing)
+    claims, _suite = time_systems(workspace, timing, judged_replies(workspace, timing, lossless, stock_outputs))
     for claim in claims:
         workspace.listener.claim(claim_to_json(claim), run)
     return claims
@@ -270,12 +273,13 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
     outputs = served(workspace, case.system, requests)
     workspace.release(case.system)
     arms = scored_arms(workspace, case.system, requests, (case.stock_outputs, outputs))
-    stock, candidate = audited_arms(workspace, requests, arms, case.calibration.thresholds)
+    thresholds = guarded_thresholds(workspace, case.system, case.calibration, (requests, arms[0]))
+    stock, candidate = audited_arms(workspace, requests, arms, thresholds)
     given = CheckInput(
         requests=requests,
         stock=stock,
         candidate=candidate,
-        thresholds=case.calibration.thresholds,
+        thresholds=thresholds,
         calibration_requests=case.calibration.requests,
         calibration=case.calibration.stock,
         expect=case.system.expect,

@@ -52,7 +52,9 @@ class ReadPhase:
     @property
     def times(self) -> PairTimes:
         """All pairs."""
-        return to_pair_times(self.pairs, ("loop",) * self.pairs[0].seconds.shape[-1], self.num_devices)
+        return to_pair_times(
+            self.pairs, ("loop",) * self.pairs[0].seconds.shape[-1], self.num_devices, metric="latency"
+        )
 
     @property
     def estimand(self) -> str:

@@ -67,7 +67,7 @@ def num_devices(phase: str) -> int:
 
 def times(phase: str, first_pair: int = 0) -> PairTimes:
     found = pairs(phase)[first_pair:]
-    return to_pair_times(found, ("loop",) * found[0].seconds.shape[-1], num_devices(phase))
+    return to_pair_times(found, ("loop",) * found[0].seconds.shape[-1], num_devices(phase), metric="latency")
 
 
 def judged(phase: str, profile: str, problems: tuple[str, ...] = ()) -> Any:
