@@ -89,7 +89,7 @@ def run_timing(plan: Plan, *, listener: Listener | None = None, command: Sequenc
     """
     plan.require_candidates()
     timing = _timing_of(plan)
-    with _open_run(plan, listener) as workspace:
+    with _open_run(plan, listener, scores=False) as workspace:
         run = {**_run_facts(workspace, command), "baseline": None}
         claims, suite = time_systems(workspace, timing)
         for claim in claims:
@@ -116,7 +116,7 @@ def record_noise(plan: Plan, *, listener: Listener | None = None) -> Path:
     stock_only = replace(plan, candidates=(), record=None)
     require_name(plan.stock.name)
     timing = _timing_of(plan)
-    with _open_run(stock_only, listener) as workspace:
+    with _open_run(stock_only, listener, scores=False) as workspace:
         return record_noise_profile(workspace, timing)
 
 
@@ -153,7 +153,7 @@ def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener 
     require_name(plan.stock.name)
     record_name(claim, claim_parameters(stock_only))
     require_writable(target)
-    with _open_run(stock_only, listener) as workspace:
+    with _open_run(stock_only, listener, scores=False) as workspace:
         return write_record(target, record_stock(workspace, claim, rules_sha256()))
 
 
@@ -175,14 +175,18 @@ def record_from_run(run_folder: Path, *, claim: str, target: Path) -> Path:
 
 
 @contextmanager
-def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
-    """The run folder of a plan, locked, with a workspace that is closed at the end, and a scorer that is there."""
+def _open_run(plan: Plan, listener: Listener | None, *, scores: bool = True) -> Iterator[Workspace]:
+    """The run folder of a plan, locked, with a workspace that is closed at the end.
+
+    ``scores``: a scorer that is not there is an error now, and not after hours of serving.
+    """
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
     with only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
-            workspace.require_scorer()
+            if scores:
+                workspace.require_scorer()
             yield workspace
         finally:
             workspace.close()

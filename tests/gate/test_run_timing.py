@@ -74,6 +74,13 @@ def test_noise_is_kept_in_the_baseline(project: Path) -> None:
     assert record.summary["num_pairs"] == 8
 
 
+def test_speed_needs_no_scorer(project: Path) -> None:
+    given = plan(project, "fast", pairs=1)
+    without = replace(given.config, scorer=replace(given.config.scorer, engine="nowhere"))
+    result = run_timing(replace(given, config=without, folder=project / "runs-without"))
+    assert [claim.id for claim in result.claims] == ["fast/speed"]
+
+
 def test_a_fast_candidate_is_promoted_and_its_bound_is_there_for_programs(project: Path) -> None:
     result = run_timing(plan(project, "fast"))
     claim = result.claim("fast/speed")

@@ -71,9 +71,11 @@ def test_planted_changes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Twice as slow and twice as fast: found even beside other work."""
     monkeypatch.setenv("LOSSGUARD_LEASES", str(tmp_path / "leases"))
     found = time_planted_changes(options(tmp_path, change=1.0, requests=8, tokens=10), SilentListener())
-    same = found.cases[0]
+    same, slower, faster = found.cases
     assert not same.verdict.is_pass
     assert found.verdict is not Verdict.FAIL, found.problems
+    assert slower.check.evidence["estimate"]["gain"] < -0.3
+    assert faster.check.evidence["estimate"]["gain"] > 0.5
 
 
 @pytest.mark.parametrize("given", [{}, {"token_seconds": 0}, {"token_seconds": "1"}, {"other": 1}])
