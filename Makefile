@@ -17,7 +17,7 @@ OLDEST_READY := $(OLDEST)/.ready
 OLDEST_TESTS := tests/pytest_plugin --ignore=tests/pytest_plugin/test_end_to_end.py \
   -k '(matrix or lost or devices or random or reruns or junit) and not n0'
 PINNED := -c requirements/constraints.txt
-CODE := lossguard lossguard_pytest.py suites/lossguard_suites benchmarks tests tools
+CODE := lossguard lossguard_pytest.py mechanisms/lossguard_mechanisms suites/lossguard_suites benchmarks tests tools
 TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/null),$(place)))
 
 export HF_HUB_OFFLINE := 1

@@ -22,7 +22,7 @@ from lossguard.errors import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("lossguard", "suites", "benchmarks")
+CODE = ("lossguard", "mechanisms", "suites", "benchmarks")
 SOURCES = tuple(path for place in CODE for path in sorted((ROOT / place).rglob("*.py")))
 PAGES = tuple(sorted((ROOT / "docs" / "errors").glob("*.md")))
 LITERAL = re.compile(r"""["'](LG\d{4})["']""")

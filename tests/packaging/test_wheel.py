@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SHIPPED = {
     "lossguard": "lossguard",
+    "mechanisms/lossguard_mechanisms": "lossguard_mechanisms",
     "suites/lossguard_suites": "lossguard_suites",
     "fixtures/stock-statistics": "lossguard/selftest/stock-statistics",
 }
@@ -26,6 +27,7 @@ DATA = {
     "lossguard/py.typed",
     "lossguard/report/schema/report-1.json",
     "lossguard/report/schema/session-1.json",
+    "lossguard_mechanisms/py.typed",
 }
 TIMEOUT_S = 300
 
