@@ -27,6 +27,7 @@ DATA = {
     "lossguard/py.typed",
     "lossguard/report/schema/report-1.json",
     "lossguard/report/schema/session-1.json",
+    "lossguard_mechanisms/py.typed",
 }
 TIMEOUT_S = 300
 

@@ -1,0 +1,1 @@
+"""Lossless formats of weights."""
