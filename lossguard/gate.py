@@ -30,6 +30,7 @@ from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
 from lossguard.stages.estimate import estimate_cost
 from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
+from lossguard.stages.foreground import serve_foreground
 from lossguard.stages.judging import Judgement, judge
 from lossguard.stages.recheck import Recheck, recheck
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
@@ -50,6 +51,7 @@ __all__ = [
     "rejudge",
     "run_gate",
     "score_file",
+    "serve_foreground",
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class Thresholds:
     recomposition_shift_nats: float  # upper bound of |mean clipped gap at another batch composition - mean|
     num_requests: int
     num_tokens: int
+    logprob_nats: float | None = None  # p99.9 of |reported - forced| log-probability; None: too few were reported
     reasons: tuple[str, ...] = ()  # how each automatic choice was made
     problems: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it must be INCONCLUSIVE
 
@@ -51,6 +52,7 @@ class Arm:
     outputs: Sequence[ServedOutput]
     scores: ForcedScores
     audit: Sequence[AuditedEvent] = ()
+    decoded: Sequence[str | None] = ()  # what the target's tokenizer makes of each reply's ids; None without text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,19 @@ class Check(Protocol):
 
     def run(self, given: CheckInput) -> CheckResult:
         """Judge. Never raises for odd data: too little of it is INCONCLUSIVE with the reason."""
+
+
+@runtime_checkable
+class SeesEvidence(Protocol):
+    """A check that applies only where there is something to look at; without it nothing is claimed or covered."""
+
+    def has_evidence(self, given: CheckInput) -> bool:
+        """Whether either arm brings what this check looks at."""
+
+
+def has_evidence(check: Check, given: CheckInput) -> bool:
+    """Whether a check has anything to look at; one that says nothing about it always has."""
+    return check.has_evidence(given) if isinstance(check, SeesEvidence) else True
 
 
 FloatArray = NDArray[np.float64]

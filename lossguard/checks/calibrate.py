@@ -14,6 +14,7 @@ from lossguard.checks.delta import clipped_gap, is_mismatch, is_scored, is_tie, 
 from lossguard.checks.near_tie_comparison import near_tie_comparison
 from lossguard.checks.noise_scale import NoiseScale, noise_scale
 from lossguard.checks.proportions import binomial_upper
+from lossguard.checks.reported import reported_scale
 from lossguard.errors import UsageError
 from lossguard.records import ForcedScores, Request
 
@@ -106,6 +107,7 @@ def _with(
         **{name: values.get(name, 0.0) for name in _VALUES},
         num_requests=len(given.requests),
         num_tokens=given.stock.scores.num_tokens,
+        logprob_nats=reported_scale(given.stock, given.requests),
         reasons=reasons,
         problems=problems or {},
     )

@@ -14,6 +14,10 @@ DIVERGING = "diverging"
 """Key of ``expect`` that asks for replies different from stock's, instead of a telemetry column."""
 
 
+SERVER_WIDE = "server_"
+"""Prefix of telemetry columns that count for a whole server between two replies."""
+
+
 class VacuityCheck:
     """What the candidate's config expects to have happened (``expect``), from its telemetry.
 
@@ -64,8 +68,14 @@ def _judge(given: CheckInput, name: str, wanted: Any) -> dict[str, Any]:
 
 
 def _column_sum(arm: Arm, name: str) -> float | None:
-    """Sum over all replies; None if no reply has the column or a value is not finite."""
+    """Sum over all replies; None if no reply has the column or a value is not finite.
+
+    Where replies lack it, the counter of the whole server stands in: it says that the path ran, not for whom.
+    """
     columns = [output.telemetry[name] for output in arm.outputs if name in output.telemetry]
+    columns = columns or [
+        output.telemetry[SERVER_WIDE + name] for output in arm.outputs if SERVER_WIDE + name in output.telemetry
+    ]
     values = [float(value) for column in columns for value in column]
     return math.fsum(values) if values and all(map(math.isfinite, values)) else None
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from lossguard.checks.base import Arm, Thresholds
 from lossguard.checks.events import fail_is_certain, unaudited_events
 from lossguard.config import SystemConfig
-from lossguard.records import AuditedEvent, Request, ServedOutput
+from lossguard.records import AuditedEvent, FinishReason, Request, ServedOutput
 from lossguard.run_folder import read_audit
 from lossguard.stages.audit import AuditTask, audit, same_tokens, with_prefix_hash
 from lossguard.stages.forcing import ForcingTask, force
 from lossguard.stages.serving import serve_missing
-from lossguard.stages.workspace import Workspace
+from lossguard.stages.workspace import Workspace, with_test_logprobs
 
 
 def served(workspace: Workspace, system: SystemConfig, requests: Sequence[Request]) -> list[ServedOutput]:
@@ -21,7 +21,9 @@ def served(workspace: Workspace, system: SystemConfig, requests: Sequence[Reques
     path = workspace.folder.system(system.name) / "outputs.jsonl"
     total = sum(request.sampling.max_tokens for request in requests)
     with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
-        return serve_missing(lambda: workspace.engine(system), requests, path, progress, note=workspace.note)
+        return serve_missing(
+            lambda: workspace.engine(system), requests, path, progress, ask=with_test_logprobs, note=workspace.note
+        )
 
 
 def scored_arms(
@@ -42,9 +44,24 @@ def scored_arms(
     with workspace.listener.stage(f"{system.name}: scoring", total, "tokens") as progress:
         stock_scores, scores = force(workspace.scorer, task, progress)
     return (
-        Arm(name=stock.name, outputs=outputs[0], scores=stock_scores),
-        Arm(name=system.name, outputs=outputs[1], scores=scores),
+        Arm(name=stock.name, outputs=outputs[0], scores=stock_scores, decoded=decoded(workspace, requests, outputs[0])),
+        Arm(name=system.name, outputs=outputs[1], scores=scores, decoded=decoded(workspace, requests, outputs[1])),
     )
+
+
+def decoded(workspace: Workspace, requests: Sequence[Request], outputs: Sequence[ServedOutput]) -> list[str | None]:
+    """The text of each reply's ids by the target's own tokenizer, without the stop token; None where none is needed."""
+    return [
+        None if output.text is None else workspace.reply_text(request.prompt_ids, _shown_ids(request, output))
+        for request, output in zip(requests, outputs, strict=True)
+    ]
+
+
+def _shown_ids(request: Request, output: ServedOutput) -> tuple[int, ...]:
+    """Servers leave the token that stopped a reply out of its text."""
+    by_token = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
+    is_stop = by_token and output.ids[-1:] and output.ids[-1] in request.sampling.stop_ids
+    return output.ids[:-1] if is_stop else output.ids
 
 
 def audited_arms(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from lossguard.checks.text import TEXT_LEVEL
 from lossguard.engines.base import Engine
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
@@ -65,7 +67,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, ServedOutp
     outputs: dict[str, ServedOutput] = {}
     asked = {request.id for request in requests}
     for yielded in engine.serve(requests):
-        output = validated(yielded)
+        output = _marked(engine, validated(yielded))
         _require_open(output, asked, outputs)
         outputs[output.request_id] = output
     _require_all(asked, outputs)
@@ -81,12 +83,19 @@ def _serve(
 ) -> None:
     asked = {request.id for request in missing}
     for yielded in engine.serve(missing):
-        output = validated(yielded)
+        output = _marked(engine, validated(yielded))
         _require_open(output, asked, outputs)
         append_line(path, output.to_json())
         outputs[output.request_id] = output
         progress(len(output.ids))
     _require_all(asked, outputs)
+
+
+def _marked(engine: Engine, output: ServedOutput) -> ServedOutput:
+    """A reply that came as text only says so for ever: no verdict on it may be PASS (checks/text.py)."""
+    if engine.capabilities.token_ids_out:
+        return output
+    return replace(output, telemetry={**output.telemetry, TEXT_LEVEL: (1.0,)})
 
 
 def _require_open(output: ServedOutput, asked: set[str], outputs: dict[str, ServedOutput]) -> None:

@@ -99,8 +99,8 @@ def test_scores_of_other_tokens_are_inconclusive(lossless: LosslessRun) -> None:
 def test_checks_come_in_the_order_of_the_table_and_say_what_they_cover() -> None:
     checks = builtin_checks()
     assert [check.name for check in checks] == [
-        *("rate", "event", "structure", "near-tie", "burst", "buckets"),
-        *("vacuity", "scores"),
+        *("rate", "event", "structure", "text", "near-tie", "burst", "buckets"),
+        *("logprob", "usage", "vacuity", "scores"),
     ]
     assert all(check.covers and check.does_not_cover for check in checks)
 
@@ -109,7 +109,8 @@ def test_at_temperature_only_contract_checks_apply(lossless: LosslessRun) -> Non
     requests = lossless.given.requests
     assert all(check.applies(requests) for check in builtin_checks())
     sampled = [replace(request, sampling=replace(request.sampling, temperature=0.8)) for request in requests]
-    assert [check.name for check in builtin_checks() if check.applies(sampled)] == ["structure", "vacuity", "scores"]
+    contract = ["structure", "text", "logprob", "usage", "vacuity", "scores"]
+    assert [check.name for check in builtin_checks() if check.applies(sampled)] == contract
 
 
 def test_no_check_raises_for_arms_out_of_step(lossless: LosslessRun) -> None:
