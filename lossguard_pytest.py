@@ -17,24 +17,27 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lossguard.pytest_plugin.engines import EngineOpener
     from lossguard.pytest_plugin.fixtures import LossguardFixture
 
 BUDGET_NAMES = ("quick", "standard", "full")
-BUDGET_SIZES = re.compile(r"[1-9]\d{0,6}x[1-9]\d{0,6}")
+BUDGET_SIZES = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){1,2}")
 UPDATE_MODES = ("none", "new", "all")
 MARKER = "lossguard"
 MARKER_LINE = (
-    "lossguard(claim, candidate=None, budget=None, baseline=None): one claim about a system; its verdict is red "
-    "unless it is PASS (docs/pytest.md)"
+    "lossguard(claim, candidate=None, budget=None, baseline=None, repeats=1, gpus=None): one claim about a system; "
+    "its verdict is red unless it is PASS (docs/pytest.md)"
 )
 
 
 def budget_text(text: str) -> str:
-    """A budget's name, or REQUESTSxTOKENS."""
+    """A budget's name, or REQUESTSxTOKENS[xCALIBRATION]."""
     if text in BUDGET_NAMES or BUDGET_SIZES.fullmatch(text):
         return text
     known = ", ".join(BUDGET_NAMES)
-    raise argparse.ArgumentTypeError(f"{text!r} is no budget: {known}, or REQUESTSxTOKENS such as 240x256")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no budget: {known}, or REQUESTSxTOKENS[xCALIBRATION] such as 240x256"
+    )
 
 
 def update_text(text: str) -> str:
@@ -67,11 +70,17 @@ OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("allow-ci-update", None, None, "let --lossguard-update record although CI is set"),
     ("live", None, None, "serve the baseline now, even where there is a record"),
     ("require", "FILE", filled_text, "claims that must reach a verdict, one a line"),
-    ("budget", "NAME|SIZES", budget_text, "quick, standard (default), full, or REQUESTSxTOKENS such as 240x256"),
+    (
+        "budget",
+        "NAME|SIZES",
+        budget_text,
+        "quick, standard (default), full, or REQUESTSxTOKENS[xCALIBRATION] such as 240x256",
+    ),
     ("devices", "LIST", filled_text, "devices for xdist workers: auto (default), or ids separated by commas"),
     ("advisory", None, None, "report verdicts without failing"),
     ("json", "PATH", filled_text, "write the session's report to this file"),
     ("seed", "INT", seed_text, "seed of prompt order, resampling and sampled replies"),
+    ("strict", None, None, "any token that differs from the baseline's fails (deterministic stacks only)"),
     ("explain", None, None, "print every claim's checks and first divergences, not only those of red claims"),
     ("baselines-dir", "DIR", filled_text, "where records are kept (default: .lossguard-baselines)"),
 )
@@ -124,7 +133,7 @@ def _concerns(item: pytest.Item) -> bool:
     if item.get_closest_marker(MARKER) is not None:
         return True
     names: Sequence[str] = getattr(item, "fixturenames", ())
-    return "lossguard" in names
+    return "lossguard" in names or "lossguard_engine" in names
 
 
 def _activate(config: pytest.Config) -> Any:
@@ -158,6 +167,17 @@ def lossguard_system() -> object:
     Return a function ``generate(prompts, max_new_tokens) -> replies``, a ``SystemHandle``, or a system's name.
     """
     return None
+
+
+@pytest.fixture
+def lossguard_engine(request: pytest.FixtureRequest, lossguard_system: object) -> EngineOpener:
+    """The engines of this process: ``lossguard_engine("stock")`` starts one, or gives the one that runs.
+
+    Without a name it is the candidate. An engine is closed when the session ends, and before any claim is judged.
+    """
+    from lossguard.pytest_plugin.engines import EngineOpener
+
+    return EngineOpener(request.node, lossguard_system)
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from lossguard.gate_result import GateResult
     from lossguard.plan import Plan
     from lossguard.records import Claim, Evidence, Request, SamplingParams, ServedOutput, Verdict
+    from lossguard.timing_plan import Timing
 
 __version__ = "0.1.0"
 __all__ = ["Claim", "Evidence", "GateResult", "Plan", "Request", "SamplingParams", "ServedOutput"]
-__all__ += ["Verdict", "load_config", "run_gate", "systems"]
+__all__ += ["Timing", "Verdict", "load_config", "run_gate", "systems"]
 _HOMES = {"Plan": "plan", "load_config": "config", "run_gate": "gate", "GateResult": "gate_result"}
+_HOMES |= {"Timing": "timing_plan"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lossguard.errors import UsageError, near_miss
+from lossguard.timing_plan import make_timing
 
 SYSTEM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 RESERVED_NAMES = frozenset({"log.txt", "plan.json", "report.json", "calibration.json", "fingerprints.json"})
@@ -58,6 +59,8 @@ class Config:
     prompts: PromptsConfig = PromptsConfig()
     seed: int = 17
     folder: Path = Path()
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``lossguard.Timing`` that every speed claim starts from."""
 
     def system(self, name: str) -> SystemConfig:
         """The system of that name; UsageError (LG0602) with the near miss if there is none."""
@@ -121,7 +124,7 @@ def _bad(found: str, fix: str = "correct the file; docs/configuration.md lists e
 
 def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), source: str = "the configuration") -> Config:
     """Check a parsed configuration. Raises UsageError LG0603."""
-    _only_known(data, {"model", "systems", "scorer", "prompts", "seed"}, source)
+    _only_known(data, {"model", "systems", "scorer", "prompts", "seed", "timing"}, source)
     if not isinstance(data.get("model"), str):
         raise _bad(f"{source} has no 'model' (a folder, or 'smollm2' for the built-in default)")
     systems = data.get("systems")
@@ -134,7 +137,18 @@ def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), sourc
         prompts=_prompts(data.get("prompts", {}), source),
         seed=_integer(data.get("seed", 17), f"{source}: seed"),
         folder=folder,
+        timing=_timing(data.get("timing", {}), source),
     )
+
+
+def _timing(table: Any, source: str) -> Mapping[str, Any]:
+    if not isinstance(table, Mapping):
+        raise _bad(f"{source}: [timing] must be a table")
+    try:
+        make_timing(table)
+    except UsageError as error:
+        raise _bad(f"{source}: [timing]: {error.found}", error.fix) from error
+    return dict(table)
 
 
 def _only_known(table: Mapping[str, Any], known: set[str], where: str) -> None:

@@ -50,6 +50,10 @@ class IntegrityError(LossguardError):
     """A file in a run folder does not hold what it should."""
 
 
+class MeasurementError(LossguardError):
+    """Something beside the systems stands in the way of a measurement; what was measured is kept."""
+
+
 class StorageError(LossguardError):
     """The run folder cannot be written (disk full, read-only); what is in it is intact."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Self
 
 from filelock import FileLock
 
+from lossguard.atomic_write import replace_file
 from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.models import CACHE_VARIABLE, cache_folder, sha256_of_file
 
@@ -80,9 +80,7 @@ class HashCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(file.with_suffix(".lock")):
                 known = {name: old for name, old in self._read().items() if Path(name).exists()}
-                temporary = file.with_name(f".{CACHE_NAME}.{os.getpid()}.tmp")
-                temporary.write_text(json.dumps({**known, path: entry}, indent=1), encoding="utf-8")
-                temporary.replace(file)
+                replace_file(file, json.dumps({**known, path: entry}, indent=1).encode())
         except OSError as error:
             raise StorageError(
                 f"the cache of file hashes in {self.folder} cannot be written: {error.strerror or error}",

@@ -124,7 +124,8 @@ def collect_fingerprint(
 
     ``target`` is the folder of the target model, ``engine`` what the engine's ``fingerprint()`` gave, ``served``
     the folder that the system itself serves where that is another one, ``served_revision`` a revision of its code.
-    The engine's ``reasons`` (how it made its automatic choices) explain and do not identify.
+    The engine's ``reasons`` (how it made its automatic choices) explain and do not identify. Its ``host``, where it
+    has one, stands in place of this machine's facts: the replies come from there.
     Reads all weights unless ``hashes`` knows them. Raises UsageError LG0104 or LG0108, IntegrityError
     LG0101, LG0103 or LG0105, and StorageError LG0102.
     """
@@ -137,8 +138,8 @@ def collect_fingerprint(
     identity = {
         **_flat("target", model_facts(target, cache)),
         **_flat("served", own),
-        **_flat("engine", {key: value for key, value in engine.items() if key != "reasons"}),
-        **host,
+        **_flat("engine", {key: value for key, value in engine.items() if key not in ("reasons", "host")}),
+        **engine.get("host", host),
     }
     return Fingerprint(identity=identity, measured={**_flat("engine", own_reasons), **measured})
 

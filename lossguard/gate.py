@@ -14,6 +14,7 @@ from typing import Any
 import lossguard
 from lossguard.baseline.atomic import require_writable
 from lossguard.baseline.parameters import claim_parameters, record_name, require_name
+from lossguard.baseline.problems import recorded_already
 from lossguard.baseline.record import write_record
 from lossguard.checks.base import CheckInput
 from lossguard.checks.power import PowerInput, estimate_power
@@ -28,28 +29,38 @@ from lossguard.run_folder import RunFolder, only_process, reading
 from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
+from lossguard.stages.engine_opening import open_engine
 from lossguard.stages.estimate import estimate_cost
 from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
 from lossguard.stages.foreground import serve_foreground
 from lossguard.stages.judging import Judgement, judge
 from lossguard.stages.recheck import Recheck, recheck
+from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
+from lossguard.stages.timing.stage import not_judged_again, record_noise_profile, time_systems
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
+from lossguard.timing_plan import Timing, bad_timing
 
 __all__ = [
     "Diagnosis",
     "FileScores",
     "GateResult",
     "Recheck",
+    "RecordFacts",
     "check_record",
     "doctor",
     "load_plan",
+    "open_engine",
     "recheck",
     "record_baseline",
+    "record_facts",
+    "record_from_run",
+    "record_noise",
     "rejudge",
     "run_gate",
+    "run_timing",
     "score_file",
     "serve_foreground",
 ]
@@ -69,6 +80,51 @@ def run_gate(plan: Plan, *, listener: Listener | None = None, command: Sequence[
         if recorded is not None:
             materialise(workspace, recorded, rules_sha256())
         return _run(workspace, command)
+
+
+def run_timing(plan: Plan, *, listener: Listener | None = None, command: Sequence[str] = ()) -> GateResult:
+    """Judge the speed of every candidate, and nothing else: claims NAME/speed. Whether replies are right is not judged.
+
+    Systems, devices and disks that fail give INCONCLUSIVE, and what was measured stays: the same plan with ``resume``
+    continues. Raises UsageError LG1001, LG1003, LG1010, LG1012; BaselineError LG1006, LG1007; IntegrityError LG1008.
+    """
+    plan.require_candidates()
+    timing = _timing_of(plan)
+    with _open_run(plan, listener) as workspace:
+        run = {**_run_facts(workspace, command), "baseline": None}
+        claims, suite = time_systems(workspace, timing)
+        for claim in claims:
+            workspace.listener.claim(claim_to_json(claim), run)
+        timed = [request.set for request in suite.timed]
+        prompts = {"sha256": suite.sha256, "sets": sorted(set(timed)), "num_clusters": len(timed), "reasons": []}
+        facts = RunFacts(
+            run=run,
+            fingerprint={"stock": {}, "candidates": {}, "scorer": {}},
+            prompts=prompts,
+            thresholds={},
+            integrity={"prompts_sha256": suite.sha256, "rules_sha256": rules_sha256("lossguard.timing")},
+            producer_version=lossguard.__version__,
+        )
+        return _finish(workspace, tuple(claims), facts)
+
+
+def record_noise(plan: Plan, *, listener: Listener | None = None) -> Path:
+    """Time the plan's baseline against itself and keep the noise profile under ``plan.timing.noise_root``.
+
+    A run folder is made as for ``run_timing``, and ``resume`` continues one. Raises what ``run_timing`` raises, and
+    MeasurementError LG1011 where not every pair could be measured.
+    """
+    stock_only = replace(plan, candidates=(), record=None)
+    require_name(plan.stock.name)
+    timing = _timing_of(plan)
+    with _open_run(stock_only, listener) as workspace:
+        return record_noise_profile(workspace, timing)
+
+
+def _timing_of(plan: Plan) -> Timing:
+    if plan.timing is None:
+        raise bad_timing("the plan has no timing", "give Plan(..., timing=Timing(...))")
+    return plan.timing
 
 
 def check_record(plan: Plan) -> None:
@@ -102,14 +158,32 @@ def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener 
         return write_record(target, record_stock(workspace, claim, rules_sha256()))
 
 
+def record_from_run(run_folder: Path, *, claim: str, target: Path) -> Path:
+    """Write the stock of a finished run as the record of ``claim`` to ``target``; no engine and no scorer starts.
+
+    Raises UsageError LG0708 (names) and LG0710 (the run's own stock was a record), IntegrityError LG0613 or LG0606 if
+    the run is not finished and LG0617 if its files were changed, StorageError LG0707 if ``target`` cannot be written.
+    """
+    folder, plan = RunFolder.open(run_folder), load_plan(run_folder)
+    if plan.record is not None:
+        raise recorded_already(run_folder, plan.record)
+    record_name(claim, claim_parameters(plan))
+    require_writable(target)
+    workspace = Workspace(plan=plan, folder=folder, listener=SilentListener(), is_offline=True)
+    with only_process(folder), reading(folder.path / "report.json"):
+        rules = str(folder.read_json("report.json")["integrity"]["rules_sha256"])
+        return write_record(target, record_stock(workspace, claim, rules))
+
+
 @contextmanager
 def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
-    """The run folder of a plan, locked, with a workspace that is closed at the end."""
+    """The run folder of a plan, locked, with a workspace that is closed at the end, and a scorer that is there."""
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
     with only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
+            workspace.require_scorer()
             yield workspace
         finally:
             workspace.close()
@@ -157,6 +231,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         case = Case(system=system, stock_outputs=stock_outputs, calibration=calibration, power=power)
         claims.append(_judge_system(workspace, requests.test, case))
         workspace.listener.claim(claim_to_json(claims[-1]), run)
+    claims += _speed_claims(workspace, run)
     facts = RunFacts(
         run=run,
         fingerprint=with_scorer(workspace, fingerprints),
@@ -166,6 +241,21 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         producer_version=lossguard.__version__,
     )
     return _finish(workspace, tuple(claims), facts)
+
+
+def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
+    """Claims NAME/speed where the plan asks for them. They are measured, so judging again offline decides nothing."""
+    timing = workspace.plan.timing
+    if timing is None:
+        return []
+    if workspace.is_offline:
+        return [not_judged_again(workspace, system) for system in workspace.plan.systems]
+    for system in (workspace.plan.stock, *workspace.plan.systems):
+        workspace.release(system)
+    claims, _suite = time_systems(workspace, timing)
+    for claim in claims:
+        workspace.listener.claim(claim_to_json(claim), run)
+    return claims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +283,8 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
         expect=case.system.expect,
         vocab_size=workspace.vocab_size,
         seed=workspace.plan.effective_seed,
+        is_strict=workspace.plan.strict,
+        recomposed=case.calibration.recomposed,
     )
     return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 
@@ -250,10 +342,10 @@ def _prompt_facts(requests: RunRequests) -> dict[str, Any]:
     }
 
 
-def rules_sha256() -> str:
+def rules_sha256(package: str = "lossguard.checks") -> str:
     """Hash of the source of every rule: two verdicts with another hash were reached by other rules."""
     digest = hashlib.sha256()
-    files = [entry for entry in resources.files("lossguard.checks").iterdir() if entry.name.endswith(".py")]
+    files = [entry for entry in resources.files(package).iterdir() if entry.name.endswith(".py")]
     for entry in sorted(files, key=lambda entry: entry.name):
         digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lossguard.config import SYSTEM_NAME, Config, SystemConfig
 from lossguard.errors import UsageError, near_miss
+from lossguard.timing_plan import Timing
 
 if TYPE_CHECKING:
     from lossguard.engines.base import Engine, EngineSpec
@@ -33,20 +34,22 @@ BUDGETS = {
     "full": Budget(name="full", num_requests=1_000, max_tokens=512),
 }
 CUSTOM_CALIBRATION = 60
-_CUSTOM_BUDGET = re.compile(r"(\d{1,7})x(\d{1,7})")
+BUDGET_FORM = "REQUESTSxTOKENS[xCALIBRATION]"
+_CUSTOM_BUDGET = re.compile(r"(\d{1,7})x(\d{1,7})(?:x(\d{1,7}))?")
 
 
 def parse_budget(text: str) -> Budget:
-    """The budget of a name (``quick``, ``standard``, ``full``), or of REQUESTSxTOKENS such as ``210x24``.
+    """The budget of a name (``quick``, ``standard``, ``full``), or of REQUESTSxTOKENS[xCALIBRATION] (``210x24``).
 
-    The latter has 60 calibration prompts. Raises UsageError LG0604 for anything else, and for a size of 0.
+    Calibration prompts are 60 if not given. Raises UsageError LG0604 for anything else, and for a size of 0.
     """
     if text in BUDGETS:
         return BUDGETS[text]
-    sizes = _CUSTOM_BUDGET.fullmatch(text)
-    if sizes is None or not (int(sizes[1]) and int(sizes[2])):
-        raise _bad_plan(f"no budget is called {text!r}, nor is it REQUESTSxTOKENS. {near_miss(text, BUDGETS)}")
-    return Budget(name=text, num_requests=int(sizes[1]), max_tokens=int(sizes[2]), num_calibration=CUSTOM_CALIBRATION)
+    found = _CUSTOM_BUDGET.fullmatch(text)
+    sizes = [int(size) for size in found.groups(default=str(CUSTOM_CALIBRATION))] if found else [0]
+    if not all(sizes):
+        raise _bad_plan(f"no budget is called {text!r}, nor is it {BUDGET_FORM}. {near_miss(text, BUDGETS)}")
+    return Budget(name=text, num_requests=sizes[0], max_tokens=sizes[1], num_calibration=sizes[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +65,10 @@ class Plan:
     """One stock run against any number of candidates.
 
     ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
-    ``temperature`` above 0 asks for sampled replies. ``folder`` is the root under which run folders are made;
-    ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock. Candidates
-    may be left out only to record a baseline.
+    ``temperature`` above 0 asks for sampled replies. ``strict`` fails any token that differs from stock's: for
+    deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root under which run folders
+    are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock.
+    Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per candidate.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
@@ -75,10 +79,12 @@ class Plan:
     seed: int | None = None
     temperature: float = 0.0
     repeats: int = 1
+    strict: bool = False
     prompt_sets: Sequence[str] | None = None
     folder: Path = Path(".lossguard")
     resume: Path | None = None
     record: Path | None = None
+    timing: Timing | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.budget, str):

@@ -10,6 +10,7 @@ from typing import Any
 from lossguard.config import Config, PromptsConfig, ScorerConfig, SystemConfig
 from lossguard.errors import UsageError
 from lossguard.plan import Budget, Plan, SystemHandle
+from lossguard.timing_plan import Timing
 
 SCHEMA_VERSION = 1
 
@@ -33,6 +34,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "temperature": plan.temperature,
         "repeats": plan.repeats,
         "record": str(plan.record.absolute()) if plan.record else None,
+        **({"strict": True} if plan.strict else {}),  # absent from the files of earlier versions
+        "timing": timing_to_json(plan.timing) if plan.timing else None,
     }
 
 
@@ -54,10 +57,22 @@ def plan_from_json(data: Mapping[str, Any], run_folder: Path) -> Plan:
         budget=Budget(**data["budget"]),
         temperature=data["temperature"],
         repeats=data["repeats"],
+        strict=data.get("strict", False),
         folder=run_folder.parent,
         resume=run_folder,
         record=Path(data["record"]) if data.get("record") else None,
+        timing=timing_from_json(data["timing"]) if data.get("timing") else None,
     )
+
+
+def timing_to_json(timing: Timing) -> dict[str, Any]:
+    """JSON values of a timing plan."""
+    return {**asdict(timing), "devices": list(timing.devices), "noise_root": str(timing.noise_root.absolute())}
+
+
+def timing_from_json(data: Mapping[str, Any]) -> Timing:
+    """Inverse of ``timing_to_json``."""
+    return Timing(**{**data, "devices": tuple(data["devices"]), "noise_root": Path(data["noise_root"])})
 
 
 def require_same_plan(saved: Mapping[str, Any], plan: Plan, run_folder: Path) -> None:

@@ -297,6 +297,33 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The likely family of the fault behind a FAIL, for people; it decides nothing.
+
+    ``family`` is ``unknown`` where no pattern, or more than one, fits. ``also`` are further families that the same
+    errors show, ``causes`` what to look at first, ``scores_nats`` the best score of each family.
+    """
+
+    family: str
+    evidence: str  # a sentence of counts
+    reason: str  # why this family, or why none
+    causes: str = ""
+    also: tuple[str, ...] = ()
+    scores_nats: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """The counts and the family in one sentence."""
+        causes = f" ({self.causes})" if self.causes else f" ({self.reason})"
+        also = f", with {', '.join(self.also)}" if self.also else ""
+        return f"{self.evidence}; likely family: {self.family}{also}{causes}"
+
+    def to_json(self) -> dict[str, type_of_json]:
+        """A JSON object, with the sentence."""
+        return {**dataclasses.asdict(self), "also": list(self.also), "sentence": self.sentence}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What stands behind a claim's verdict: every check, sizes, power, examples, and what was not covered."""
 
@@ -306,6 +333,11 @@ class Evidence:
     examples: tuple[Mapping[str, type_of_json], ...] = ()
     covers: tuple[str, ...] = ()
     does_not_cover: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None  # of a FAIL
+    gain: float | None = None
+    """Of a speed claim, as a fraction (0.2: 20 % faster); the bounds are one-sided 95 %. None: not measured."""
+    gain_lower_bound: float | None = None
+    gain_upper_bound: float | None = None
 
     def check(self, name: str) -> CheckResult:
         """The result of the check of that name; KeyError if it did not run."""

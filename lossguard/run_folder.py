@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lossguard.atomic_write import replace_file
 from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.records import AuditedEvent, Request, ServedOutput, require_finite
 
@@ -139,18 +140,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Write to a temporary name in the same folder, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a document as a whole. Raises StorageError LG0607; what stood there before is then intact."""
     with storage(path):
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return path
+        return replace_file(path, text.encode())
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

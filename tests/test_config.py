@@ -98,7 +98,7 @@ def test_plan_checks_itself() -> None:
         {"candidates": ["stock"]},
         {"candidates": ["a"], "budget": "standart"},
         {"candidates": ["a"], "budget": "0x24"},
-        {"candidates": ["a"], "budget": "210x24x60"},
+        {"candidates": ["a"], "budget": "210x24x60x1"},
         {"candidates": ["a"], "repeats": 0},
         {"candidates": ["a"], "temperature": -1.0},
     ):
@@ -109,6 +109,7 @@ def test_plan_checks_itself() -> None:
 def test_a_budget_is_a_name_or_sizes() -> None:
     assert parse_budget("quick") == BUDGETS["quick"]
     assert parse_budget("210x24") == Budget(name="210x24", num_requests=210, max_tokens=24, num_calibration=60)
+    assert parse_budget("210x24x80") == Budget(name="210x24x80", num_requests=210, max_tokens=24, num_calibration=80)
     config = config_from_mapping({"model": "m", "systems": {"stock": {"engine": "x"}, "a": {"engine": "x"}}})
     assert Plan(config, candidates=["a"], budget="210x24").sizes == parse_budget("210x24")
 

@@ -22,7 +22,8 @@ from lossguard.errors import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = tuple(path for place in ("lossguard", "suites") for path in sorted((ROOT / place).rglob("*.py")))
+CODE = ("lossguard", "suites", "benchmarks")
+SOURCES = tuple(path for place in CODE for path in sorted((ROOT / place).rglob("*.py")))
 PAGES = tuple(sorted((ROOT / "docs" / "errors").glob("*.md")))
 LITERAL = re.compile(r"""["'](LG\d{4})["']""")
 ANY_CODE = re.compile(r"LG\d{4}")

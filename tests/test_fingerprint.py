@@ -121,6 +121,17 @@ def test_reasons_of_an_engine_explain_and_do_not_identify(tmp_path: Path, model:
     assert [key for key in found.identity if "reasons" in key] == []
 
 
+def test_replies_from_elsewhere_are_identified_by_the_machine_that_made_them(tmp_path: Path, model: Path) -> None:
+    engine = {"name": "callable", "host": {"cpu.model": "theirs", "versions.torch": "1.0"}}
+    found = collect_fingerprint(target=model, engine=engine, hashes=HashCache(tmp_path))
+    assert {key for key in found.identity if not key.startswith("target.")} == {
+        "engine.name",
+        "cpu.model",
+        "versions.torch",
+    }
+    assert found.measured["num_cpus"], "this machine's facts still explain"
+
+
 def test_another_engine_argument_is_one_difference(tmp_path: Path, model: Path) -> None:
     hashes = HashCache(tmp_path)
     a = collect_fingerprint(target=model, engine={"arguments": {"batch_size": 64}}, hashes=hashes)

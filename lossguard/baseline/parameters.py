@@ -13,6 +13,7 @@ from lossguard.config import SYSTEM_NAME
 from lossguard.plan import Plan
 
 SUFFIX = ".safetensors"
+ANY_CLAIM = "*"  # a record that stands for every claim with its parameters that has none of its own
 _SLUG_LENGTH = 60
 _HASH_LENGTH = 12
 _MISSING = object()
@@ -63,7 +64,8 @@ def record_name(claim: str, parameters: Mapping[str, Any]) -> str:
     """``<slug of the claim>-<12 hex digits>.safetensors``; the hash covers the claim too, since slugs may coincide."""
     if not claim.strip():
         raise bad_name(f"the claim {claim!r} is empty")
-    slug = re.sub(r"[^a-z0-9]+", "-", claim.lower()).strip("-")[:_SLUG_LENGTH] or "claim"
+    words = "any-claim" if claim == ANY_CLAIM else claim.lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_SLUG_LENGTH] or "claim"
     digest = hashlib.sha256(_canonical([claim, plain_parameters(parameters)]).encode()).hexdigest()
     return f"{slug}-{digest[:_HASH_LENGTH]}{SUFFIX}"
 

@@ -88,3 +88,13 @@ def bad_name(found: str) -> UsageError:
         fix="use letters, digits, '.', '_' and '-' in names, a claim that is not empty, and JSON values as options",
         code="LG0708",
     )
+
+
+def recorded_already(run: Path, record: Path) -> UsageError:
+    """LG0710: the stock of a run was a record itself."""
+    return UsageError(
+        f"the stock of {run} was the record {record}",
+        why="a record made from that run would state its scorer and its date for replies of another time",
+        fix="copy that record, or record stock itself",
+        code="LG0710",
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lossguard.baseline.atomic import write_bytes_atomically
-from lossguard.baseline.parameters import SUFFIX, record_name, require_name
+from lossguard.baseline.parameters import ANY_CLAIM, SUFFIX, record_name, require_name
 from lossguard.baseline.problems import not_writable, other_parameters
 from lossguard.baseline.record import BaselineRecord, load_record, parse_record, read_bytes, require_parameters
 from lossguard.errors import BaselineError
@@ -43,18 +43,19 @@ class BaselineStore:
         return self.root / require_name(name) / record_name(claim, parameters)
 
     def find(self, name: str, claim: str, parameters: Mapping[str, Any]) -> Path | None:
-        """The validated record of a claim, or None if there is none.
+        """The validated record of a claim, else the one for any claim with these parameters, else None.
 
         Raises BaselineError LG0702 or LG0703 for a file that cannot be read, LG0704 for one that was put there under
         another claim's name.
         """
-        path = self.path(name, claim, parameters)
-        if not path.exists():
-            return None
-        record = load_record(path)
-        _require_claim(record, name, claim, path)
-        require_parameters(record, parameters, path)
-        return path
+        for owner in dict.fromkeys((claim, ANY_CLAIM)):
+            path = self.path(name, owner, parameters)
+            if path.exists():
+                record = load_record(path)
+                _require_claim(record, name, owner, path)
+                require_parameters(record, parameters, path)
+                return path
+        return None
 
     def put(self, name: str, source: Path) -> Path:
         """Validate the record ``source`` and copy it to its place, over an earlier record of the same claim.

@@ -68,6 +68,8 @@ class CheckInput:
     expect: Mapping[str, Any]  # of the candidate's config entry (vacuity)
     vocab_size: int
     seed: int
+    is_strict: bool = False  # any token that differs from stock's fails: for deterministic stacks
+    recomposed: Arm | None = None  # stock on the calibration prompts at another batch composition
 
 
 class Check(Protocol):

@@ -56,11 +56,14 @@ def bootstrap_fits(hits: FloatArray, trials: FloatArray, num_fits: int, seed: in
 def predictive_tail(hits: FloatArray, trials: FloatArray, fits: BetaBinomial) -> FloatArray:
     """[R] P(X >= hits | trials), averaged over the fits; equal (hits, trials) are computed once."""
     pairs, inverse = np.unique(np.stack([hits, trials]), axis=1, return_inverse=True)
-    return np.asarray(_tail(pairs[0], pairs[1], fits).mean(axis=0)[inverse.reshape(-1)])
+    return np.asarray(tails(pairs[0], pairs[1], fits).mean(axis=0)[inverse.reshape(-1)])
 
 
-def _tail(hits: FloatArray, trials: FloatArray, fits: BetaBinomial) -> FloatArray:
-    """[M, U] by summing the probability mass with its ratio recursion, from the short side of the mean."""
+def tails(hits: FloatArray, trials: FloatArray, fits: BetaBinomial) -> FloatArray:
+    """[M, U] P(X >= hits | trials) under each of M fits; hits and trials are [U] for all, or [M, U].
+
+    Sums the probability mass with its ratio recursion.
+    """
     strength = ((1 - fits.rho) / fits.rho)[:, None]
     alpha = fits.share[:, None] * strength
     beta = strength - alpha

@@ -23,8 +23,11 @@ _ZERO_VARIANCE = 1e-9  # of the original variance: a resample under it has no sp
 def cluster_weights(num_clusters: int, num_resamples: int, seed: int) -> FloatArray:
     """[B, K] how often each cluster is drawn in each resample. Comparisons may share one."""
     generator = np.random.default_rng(seed)
-    shares = np.full(num_clusters, 1.0 / num_clusters)
-    return generator.multinomial(num_clusters, shares, size=num_resamples).astype(np.float64)
+    # drawn cluster by cluster: the same multinomial as numpy's, which takes ten times as long
+    drawn = generator.integers(0, num_clusters, size=(num_resamples, num_clusters))
+    cell = drawn + num_clusters * np.arange(num_resamples)[:, None]
+    counted = np.bincount(cell.reshape(-1), minlength=num_resamples * num_clusters)
+    return counted.reshape(num_resamples, num_clusters).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

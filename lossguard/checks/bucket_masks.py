@@ -12,7 +12,7 @@ from lossguard.checks.clusters import position_of_tokens, request_of_tokens
 from lossguard.records import Request
 
 _POSITIONS = ((0, 0), (1, 16), (17, 64), (65, 256), (257, 1024), (1025, 2048), (2049, None))
-_PROMPT_LENGTHS = ((0, 128), (129, 512), (513, 2048), (2049, 8192), (8193, None))
+PROMPT_LENGTHS = ((0, 128), (129, 512), (513, 2048), (2049, 8192), (8193, None))
 _BATCHES = ((1, 1), (2, 8), (9, 32), (33, 128), (129, None))
 _BLOCK_POSITIONS = ((0, 0), (1, 2), (3, 6), (7, None))
 _FLAGS = (("after_rejection", "after rejection"), ("preempted", "after preemption"), ("cached", "cache hit"))
@@ -47,7 +47,7 @@ def _by_position(given: CheckInput) -> Iterator[Bucket]:
 
 def _by_request(given: CheckInput) -> Iterator[Bucket]:
     lengths = _per_token(given, np.array([len(request.prompt_ids) for request in given.requests]))
-    for bounds in _PROMPT_LENGTHS:
+    for bounds in PROMPT_LENGTHS:
         yield _bucket("prompt length", bounds, lengths[0], lengths[1])
     names = [request.set for request in given.requests]
     for name in sorted(set(names)):

@@ -34,6 +34,12 @@ def rate_p_values(sums: PairedSums) -> FloatArray:
     return np.where(known, np.maximum(by_cluster, np.where(np.isnan(exact), 1.0, exact)), 1.0)
 
 
+def rate_excess(sums: PairedSums) -> FloatArray:
+    """[M] the candidate's rate minus stock's; 0 where an arm has no tokens."""
+    estimate = difference_of_ratios(sums.as_many()).estimate
+    return np.where(np.isfinite(estimate), estimate, 0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standardised:
     """A bucket of the candidate against all of stock's tokens, both by cluster and difficulty bin, [K, B].
@@ -46,6 +52,15 @@ class Standardised:
     tokens: FloatArray
     stock_mismatches: FloatArray
     stock_tokens: FloatArray
+
+
+def standardised_excess(given: Standardised) -> float:
+    """The bucket's mismatches over those expected from stock at equal difficulty, a fraction of its tokens."""
+    total = given.stock_tokens.sum(axis=0)
+    known = total > 0
+    rate = np.where(known, given.stock_mismatches.sum(axis=0) / np.where(known, total, 1.0), 0.0)
+    excess = ((given.mismatches - rate * given.tokens) * known).sum()
+    return float(excess / max(float((given.tokens * known).sum()), 1.0))
 
 
 def standardised_p_value(given: Standardised) -> float:

@@ -10,14 +10,20 @@ import numpy as np
 
 from lossguard.checks.base import Arm, BoolArray, CheckInput, FloatArray, IntArray
 from lossguard.checks.bucket_masks import Bucket, buckets
-from lossguard.checks.bucket_tests import Standardised, rate_p_values, standardised_p_value
+from lossguard.checks.bucket_tests import (
+    Standardised,
+    rate_excess,
+    rate_p_values,
+    standardised_excess,
+    standardised_p_value,
+)
 from lossguard.checks.clusters import TokenColumn, cluster_of_requests, paired_sums, request_of_tokens
 from lossguard.checks.delta import delta_per_token, is_mismatch, top_two_gap
 from lossguard.checks.events import EventStatus, judge_requests
 from lossguard.checks.multiplicity import adjusted_p_values
 from lossguard.checks.problems import all_greedy, blocked
 from lossguard.checks.proportions import conditional_test, counts
-from lossguard.checks.table_text import plural
+from lossguard.checks.table_text import plural, points
 from lossguard.records import CheckResult, Request, Verdict
 
 BUCKET_Q = 0.01
@@ -36,6 +42,15 @@ class BucketTest:
     num_candidate: int  # mismatches, or requests with an unexplained event
     num_stock: int
     floor: int
+    excess: float | None = None  # of the candidate's rate, a fraction of the bucket's tokens; None for events
+
+    def can_fail(self, margin: float) -> bool:
+        """Whether a discovery here is a reason to fail: over the floor and, for a rate, over the rate rule's margin.
+
+        A margin that holds for all tokens but not for half of them would be none: with enough tokens any excess
+        over 0 becomes a discovery.
+        """
+        return self.num_candidate >= self.floor and (self.excess is None or self.excess > margin)
 
 
 class BucketsCheck:
@@ -54,11 +69,11 @@ class BucketsCheck:
         return all_greedy(requests)
 
     def run(self, given: CheckInput) -> CheckResult:
-        """FAIL if a bucket is a discovery at q = 0.01 and over the floor; under it a note."""
+        """FAIL if a bucket is a discovery at q = 0.01, over the floor and over the margin; else a note."""
         if (refusal := blocked(self.name, given)) is not None:
             return refusal
         found = buckets(given)
-        return _result(found, [*_rate_tests(given, found), *_event_tests(given, found)])
+        return _result(found, [*_rate_tests(given, found), *_event_tests(given, found)], given.thresholds.margin)
 
 
 def _rate_tests(given: CheckInput, found: Sequence[Bucket]) -> list[BucketTest]:
@@ -68,20 +83,25 @@ def _rate_tests(given: CheckInput, found: Sequence[Bucket]) -> list[BucketTest]:
     tests = []
     for bucket in found:
         if bucket.stock is None:
-            p_value = standardised_p_value(_standardised(cells, wrong, bucket.candidate, int(cluster.max()) + 1))
+            table = _standardised(cells, wrong, bucket.candidate, int(cluster.max()) + 1)
+            p_value, excess = standardised_p_value(table), standardised_excess(table)
             num_stock = int(wrong[1].sum())
         else:
-            p_value = float(rate_p_values(_bucket_sums(given, bucket, wrong, cluster))[0])
+            sums = _bucket_sums(given, bucket, wrong, cluster)
+            p_value, excess = float(rate_p_values(sums)[0]), float(rate_excess(sums)[0])
             num_stock = int((wrong[1] & bucket.stock).sum())
-        number = int((wrong[0] & bucket.candidate).sum())
-        tests.append(_test(bucket, "rate", p_value, (number, num_stock), MINIMUM_MISMATCHES))
+        tests.append(
+            BucketTest(
+                bucket=bucket.name,
+                kind="rate",
+                p_value=p_value,
+                num_candidate=int((wrong[0] & bucket.candidate).sum()),
+                num_stock=num_stock,
+                floor=MINIMUM_MISMATCHES,
+                excess=excess,
+            )
+        )
     return tests
-
-
-def _test(bucket: Bucket, kind: str, p_value: float, numbers: tuple[int, int], floor: int) -> BucketTest:
-    return BucketTest(
-        bucket=bucket.name, kind=kind, p_value=p_value, num_candidate=numbers[0], num_stock=numbers[1], floor=floor
-    )
 
 
 def _bucket_sums(given: CheckInput, bucket: Bucket, wrong: Sequence[BoolArray], cluster: IntArray) -> Any:
@@ -133,7 +153,16 @@ def _event_tests(given: CheckInput, found: Sequence[Bucket]) -> list[BucketTest]
         p_value = 1.0
         if numbers[0] and exposures[1]:
             p_value = float(conditional_test(counts(numbers[0], exposures[0], numbers[1], exposures[1])))
-        tests.append(_test(bucket, "event", p_value, numbers, MINIMUM_EVENTS))
+        tests.append(
+            BucketTest(
+                bucket=bucket.name,
+                kind="event",
+                p_value=p_value,
+                num_candidate=numbers[0],
+                num_stock=numbers[1],
+                floor=MINIMUM_EVENTS,
+            )
+        )
     return tests
 
 
@@ -149,16 +178,16 @@ def _num_requests(arm: Arm, inside: BoolArray) -> int:
     return len(np.unique(request_of_tokens(arm.scores)[inside]))
 
 
-def _result(found: Sequence[Bucket], tests: Sequence[BucketTest]) -> CheckResult:
+def _result(found: Sequence[Bucket], tests: Sequence[BucketTest], margin: float) -> CheckResult:
     adjusted = adjusted_p_values(np.array([test.p_value for test in tests]))
     hits = [(test, float(q)) for test, q in zip(tests, adjusted, strict=True) if q <= BUCKET_Q]
-    failing = [(test, q) for test, q in hits if test.num_candidate >= test.floor]
+    failing = [(test, q) for test, q in hits if test.can_fail(margin)]
     smallest = float(adjusted.min(initial=1.0))
     summary = f"{plural(len(found), 'bucket')}, smallest q={smallest:.2g}"
     if failing:
         summary = "; ".join(_sentence(test, q) for test, q in failing[:3])
     notes = [_sentence(test, q) for test, q in failing]
-    notes += [f"{_sentence(test, q)}; under the floor of {test.floor}" for test, q in hits if (test, q) not in failing]
+    notes += [f"{_sentence(test, q)}; {_why_not(test, margin)}" for test, q in hits if (test, q) not in failing]
     return CheckResult(
         check="buckets",
         verdict=Verdict.FAIL if failing else Verdict.PASS,
@@ -176,12 +205,19 @@ def _result(found: Sequence[Bucket], tests: Sequence[BucketTest]) -> CheckResult
                     "q": float(q),
                     "num_candidate": test.num_candidate,
                     "num_stock": test.num_stock,
+                    "excess": test.excess,
                 }
                 for test, q in zip(tests, adjusted, strict=True)
             ],
         },
         notes=tuple(notes),
     )
+
+
+def _why_not(test: BucketTest, margin: float) -> str:
+    if test.num_candidate < test.floor:
+        return f"under the floor of {test.floor}"
+    return f"{points(test.excess or 0.0)}, within the margin of {points(margin)}"
 
 
 def _sentence(test: BucketTest, q: float) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lossguard.checks.base import Arm, FloatArray, Thresholds
+from lossguard.checks.base import Arm, BoolArray, FloatArray, Thresholds
 from lossguard.checks.bounds import bounds_of
 from lossguard.checks.clusters import request_of_tokens
 from lossguard.checks.delta import clipped_gap, is_mismatch, is_scored, is_tie, top_two_gap, ulp
@@ -82,6 +83,21 @@ def calibrate(given: CalibrationInput) -> Thresholds:
     return _with(given, noise, values, reasons, problems)
 
 
+def margin_of_rate(stock_rate: ArrayLike) -> FloatArray:
+    """Margin of the rate rule, a fraction of tokens: min(0.5, max(2 x stock's rate, 0.1)) points."""
+    return np.minimum(_LARGEST_MARGIN, np.maximum(2 * np.asarray(stock_rate, dtype=np.float64), _SMALLEST_MARGIN))
+
+
+def near_tie_budget(flip_cost: ArrayLike, shift: ArrayLike) -> FloatArray:
+    """Nats per token: the larger of half the cost of flipping every tie and stock's own shift."""
+    return np.maximum(np.asarray(flip_cost, dtype=np.float64) / 2, shift)
+
+
+def is_usable_budget(budget: ArrayLike, flip_cost: ArrayLike) -> BoolArray:
+    """Whether a fault that flips every tie could not hide in the budget."""
+    return np.asarray(np.asarray(budget) <= _LARGEST_BUDGET_SHARE * np.asarray(flip_cost))
+
+
 def _require_tokens(given: CalibrationInput) -> None:
     sizes = [int(is_scored(arm.scores).sum()) for arm in (given.stock, given.recomposed)]
     if min(sizes) > 0:
@@ -125,7 +141,7 @@ def _rate(given: CalibrationInput, draft: Thresholds) -> _Part:
     """Over both services: the margin follows this rate, and twice the tokens keep it from being small by chance."""
     wrong = np.concatenate([is_mismatch(arm.scores, draft) for arm in (given.stock, given.recomposed)])
     rate = float(wrong.mean())
-    margin = min(_LARGEST_MARGIN, max(2 * rate, _SMALLEST_MARGIN))
+    margin = float(margin_of_rate(rate))
     reason = (
         f"margin {100 * margin:.3g} points: min(0.5, max(2 x stock's calibration rate of {100 * rate:.3g} %, 0.1)) "
         f"over {len(wrong):,} tokens of both calibration services"
@@ -169,9 +185,9 @@ def _near_tie(given: CalibrationInput, draft: Thresholds) -> _Part:
     if _largest_flip_cost(scores, draft) <= _NEGLIGIBLE_NATS:
         reason = f"near-tie budget {_NEGLIGIBLE_NATS:g} nats/token: flipping every tie costs less than that"
         return _Part(values={**values, "near_tie_budget_nats": _NEGLIGIBLE_NATS}, reason=reason)
-    budget = max(flip_cost / 2, shift)
+    budget = float(near_tie_budget(flip_cost, shift))
     problem = None
-    if budget > _LARGEST_BUDGET_SHARE * flip_cost:
+    if not bool(is_usable_budget(budget, flip_cost)):
         problem = (
             f"stock's own shift between batch compositions is up to {shift:.3g} nats/token, "
             f"over {_LARGEST_BUDGET_SHARE} of what flipping every tie costs ({flip_cost:.3g}): "

@@ -10,7 +10,7 @@ import numpy as np
 from lossguard.checks.base import Arm, BoolArray, IntArray, Thresholds
 from lossguard.checks.bootstrap_t import cluster_weights
 from lossguard.checks.bounds import Comparison, paired_bounds
-from lossguard.checks.bucket_tests import rate_p_values
+from lossguard.checks.bucket_tests import rate_excess, rate_p_values
 from lossguard.checks.buckets import BUCKET_Q, MINIMUM_MISMATCHES
 from lossguard.checks.burst import request_counts
 from lossguard.checks.burst_finding import BurstInput, find_bursts
@@ -87,7 +87,7 @@ def judge_replicates(given: LosslessInput) -> LosslessResult:
     for start in range(0, given.num_replicates, _CHUNK):
         rows, sides = drawn[start : start + _CHUNK], exchanged[start : start + _CHUNK]
         runs = Drawn(candidate=columns[sides, rows], stock=columns[1 - sides, rows])
-        parts.append({**_rate(runs, given), **_near_tie(runs, given), **_buckets(runs)})
+        parts.append({**_rate(runs, given), **_near_tie(runs, given), **_buckets(runs, given.thresholds.margin)})
     verdicts = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
     verdicts["burst"] = _burst(given, cluster, drawn, exchanged)
     allowed = {name: name not in given.thresholds.problems for name in (*verdicts, "event")}
@@ -119,7 +119,7 @@ def _near_tie(runs: Drawn, given: LosslessInput) -> dict[str, BoolArray]:
     return {"near-tie": np.stack([passed, (bounds.lower(FAIL_ALPHA) > budget) | asymmetric])}
 
 
-def _buckets(runs: Drawn) -> dict[str, BoolArray]:
+def _buckets(runs: Drawn, margin: float) -> dict[str, BoolArray]:
     """Rates only: events count as explained, but their tests stay in the family, as p = 1."""
     num_runs, number = len(runs.candidate), runs.num_buckets
     if number == 0:
@@ -128,7 +128,8 @@ def _buckets(runs: Drawn) -> dict[str, BoolArray]:
     p_values = np.stack([rate_p_values(pair) for pair in pairs], axis=1)
     adjusted = adjusted_p_values(np.concatenate([p_values, np.ones_like(p_values)], axis=1))[:, :number]
     enough = np.stack([pair.candidate.sum(axis=1) >= MINIMUM_MISMATCHES for pair in pairs], axis=1)
-    failed = ((adjusted <= BUCKET_Q) & enough).any(axis=1)
+    over = np.stack([rate_excess(pair) > margin for pair in pairs], axis=1)
+    failed = ((adjusted <= BUCKET_Q) & enough & over).any(axis=1)
     return {"buckets": np.stack([~failed, failed])}
 
 

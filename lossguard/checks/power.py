@@ -15,7 +15,16 @@ from lossguard.checks.lossless_replicates import LosslessInput, judge_replicates
 from lossguard.checks.simulate import Simulation, simulate_pairs
 from lossguard.records import Request
 
-__all__ = ["Power", "PowerInput", "Simulation", "detectable_excess", "estimate_power", "simulate_pairs"]
+__all__ = [
+    "Power",
+    "PowerInput",
+    "Reach",
+    "Simulation",
+    "detectable_excess",
+    "estimate_power",
+    "estimate_reach",
+    "simulate_pairs",
+]
 
 NUM_REPLICATES = 400
 _Z_PASS, _Z_FAIL, _Z_POWER = 1.6449, 2.3263, 1.2816  # one-sided 5 %, 1 %, and 90 % power
@@ -56,13 +65,29 @@ class Power:
         return {**asdict(self), "reasons": list(self.reasons)}
 
 
-def estimate_power(given: PowerInput) -> Power:
-    """Smallest detectable excess in closed form, P(PASS | lossless) by resampling stock against itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The part of the power that has a closed form; fields as in ``Power``."""
+
+    detectable_excess_points: float
+    num_tokens: int
+    rho: float
+    deff: float
+
+
+def estimate_reach(given: PowerInput) -> Reach:
+    """Smallest detectable excess in closed form: at once, where resampling takes a while."""
     rho = _rho(given)
     deff = 1 + max(given.mean_tokens - 1, 0.0) * rho
     num_tokens = round(given.num_requests * given.mean_tokens)
     rate = max(given.thresholds.stock_rate, 0.5 / max(given.thresholds.num_tokens, 1))
     excess = detectable_excess(rate, given.thresholds.margin, max(num_tokens, 1) / deff)
+    return Reach(detectable_excess_points=100 * excess, num_tokens=num_tokens, rho=rho, deff=deff)
+
+
+def estimate_power(given: PowerInput) -> Power:
+    """Smallest detectable excess in closed form, P(PASS | lossless) by resampling stock against itself."""
+    reach = estimate_reach(given)
     result = judge_replicates(
         LosslessInput(
             requests=given.requests,
@@ -75,15 +100,15 @@ def estimate_power(given: PowerInput) -> Power:
         )
     )
     return Power(
-        detectable_excess_points=100 * excess,
+        detectable_excess_points=reach.detectable_excess_points,
         pass_given_lossless_fraction=float(result.passed.mean()),
         fail_given_lossless_fraction=float(result.failed.mean()),
         pass_fraction_by_check={name: float(passed.mean()) for name, passed in result.passed_by_check.items()},
         num_replicates=given.num_replicates,
         num_requests=given.num_requests,
-        num_tokens=num_tokens,
-        rho=rho,
-        deff=deff,
+        num_tokens=reach.num_tokens,
+        rho=reach.rho,
+        deff=reach.deff,
         reasons=_reasons(given, result.num_clusters),
     )
 

@@ -35,11 +35,11 @@ class RateBounds:
     guard_upper: FloatArray  # Rao-Scott Miettinen-Nurminen
     lower: FloatArray  # 99 %
 
-    def passes(self, margin: float) -> np.ndarray:
+    def passes(self, margin: float | FloatArray) -> np.ndarray:
         """[M] the upper bound lies under the margin."""
         return np.asarray(self.upper < margin)
 
-    def fails(self, margin: float) -> np.ndarray:
+    def fails(self, margin: float | FloatArray) -> np.ndarray:
         """[M] it does not, and the lower bound is over 0."""
         return np.asarray(~self.passes(margin) & (self.lower > 0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lossguard.checks.base import Check
+from lossguard.checks.base import Check, CheckInput
 from lossguard.checks.buckets import BucketsCheck
 from lossguard.checks.burst import BurstCheck
 from lossguard.checks.event import EventCheck
@@ -10,6 +10,7 @@ from lossguard.checks.logprob import LogprobCheck
 from lossguard.checks.near_tie import NearTieCheck
 from lossguard.checks.rate import RateCheck
 from lossguard.checks.scores import ScoresCheck
+from lossguard.checks.strict import StrictCheck
 from lossguard.checks.structure import StructureCheck
 from lossguard.checks.text import TextCheck
 from lossguard.checks.usage import UsageCheck
@@ -31,3 +32,8 @@ def builtin_checks() -> tuple[Check, ...]:
         VacuityCheck(),
         ScoresCheck(),
     )
+
+
+def asked_checks(given: CheckInput) -> tuple[Check, ...]:
+    """The checks that a plan asks for by name: strict."""
+    return (StrictCheck(),) if given.is_strict else ()

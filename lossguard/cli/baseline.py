@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,30 +36,39 @@ def register(app: typer.Typer) -> None:
 def record(
     name: Annotated[str, typer.Argument(help="the system to record, such as stock")] = "stock",
     claim: Annotated[list[str] | None, typer.Option(help="a claim's id; may be given several times")] = None,
+    any_claim: Annotated[
+        bool, typer.Option("--any-claim", help="for every claim with these sizes that has no record of its own")
+    ] = False,
     config: Annotated[Path | None, typer.Option("--config", help="a lossguard.toml or pyproject.toml")] = None,
-    budget: Annotated[str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS")] = None,
+    budget: Annotated[str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS[xCALIBRATION]")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of resampling and sampled replies")] = None,
     temperature: Annotated[float | None, typer.Option(help="record sampled replies at this temperature")] = None,
     repeats: Annotated[int | None, typer.Option(help="replies per prompt")] = None,
     folder: Annotated[Path, typer.Option(help="where run folders are made")] = Path(".lossguard"),
     resume: Annotated[Path | None, typer.Option(help="continue the run folder of an interrupted recording")] = None,
+    from_run: Annotated[Path | None, typer.Option("--from", help="take the stock of a finished run folder")] = None,
     store: StoreOption = STORE,
     replace_existing: Annotated[bool, typer.Option("--replace", help="overwrite a record that is there")] = False,
     allow_ci: Annotated[bool, typer.Option("--allow-ci", help="record although the variable CI is set")] = False,
 ) -> int:
-    """Serve and score a system alone and keep it as the baseline of one or several claims."""
+    """Serve and score a system alone, or take it from a finished run, and keep it as the baseline of claims."""
+    from lossguard.baseline.parameters import ANY_CLAIM
     from lossguard.baseline.permission import require_may_record
     from lossguard.baseline.store import BaselineStore
 
     require_may_record(os.environ, is_allowed=allow_ci, option="--allow-ci")
     given = {"budget": budget, "seed": seed, "temperature": temperature, "repeats": repeats}
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if not claim:
-        raise typer.BadParameter("give at least one --claim ID: a record is found again by its claim")
-    plan = _resumed(resume, asked) if resume else _plan(config, name, folder, asked)
+    claims = list(dict.fromkeys([*([ANY_CLAIM] if any_claim else []), *(claim or [])]))
+    if not claims:
+        raise typer.BadParameter("give --claim ID or --any-claim: a record is found again by its claim")
+    if resume and from_run:
+        raise typer.BadParameter("--resume continues a recording, --from reads a finished run: give one of them")
+    earlier = resume or from_run
+    plan = _resumed(earlier, asked) if earlier else _plan(config, name, folder, asked)
     if plan.stock.name != name:
-        raise typer.BadParameter(f"the run to resume records {plan.stock.name!r}, not {name!r}")
-    _record_claims(plan, list(dict.fromkeys(claim)), BaselineStore(store), is_replacing=replace_existing)
+        raise typer.BadParameter(f"the stock of {earlier} is {plan.stock.name!r}, not {name!r}")
+    _record_claims(Recording(plan=plan, from_run=from_run), claims, BaselineStore(store), is_replacing=replace_existing)
     return 0
 
 
@@ -132,26 +141,42 @@ def _resumed(run: Path, asked: dict[str, Any]) -> Plan:
     from lossguard.gate import load_plan
 
     if asked:
-        raise typer.BadParameter("--resume takes the plan of its run folder: leave the other options out")
+        raise typer.BadParameter("--resume and --from take the plan of the run folder: leave the other options out")
     return load_plan(run)
 
 
-def _record_claims(plan: Plan, claims: list[str], store: BaselineStore, *, is_replacing: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What to record: a plan's stock, or that of a finished run."""
+
+    plan: Plan
+    from_run: Path | None
+
+    def make(self, claim: str, target: Path) -> None:
+        """Write the record of one claim."""
+        from lossguard.gate import record_baseline, record_from_run
+
+        if self.from_run is None:
+            record_baseline(self.plan, claim=claim, target=target, listener=ConsoleListener())
+        else:
+            record_from_run(self.from_run, claim=claim, target=target)
+
+
+def _record_claims(recording: Recording, claims: list[str], store: BaselineStore, *, is_replacing: bool) -> None:
     """Stock is served once; its replies are the same for every claim with these parameters."""
     from lossguard.baseline.record import claim_parameters, load_record, write_record
-    from lossguard.gate import record_baseline
 
-    name, parameters = plan.stock.name, claim_parameters(plan)
+    name, parameters = recording.plan.stock.name, claim_parameters(recording.plan)
     paths = [store.path(name, claim, parameters) for claim in claims]
     there = [path for path in paths if path.exists()]
     if there and not is_replacing:
         raise typer.BadParameter(f"{there[0]} exists; give --replace to record it again")
-    record_baseline(plan, claim=claims[0], target=paths[0], listener=ConsoleListener())
+    recording.make(claims[0], paths[0])
     served = load_record(paths[0])
     for claim, path in zip(claims[1:], paths[1:], strict=True):
         write_record(path, replace(served, claim=claim))
     for claim, path in zip(claims, paths, strict=True):
-        write(f"recorded {claim}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        write(f"recorded {_words(claim)}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _info_to_json(info: RecordInfo) -> dict[str, Any]:
@@ -170,7 +195,13 @@ def _line(info: RecordInfo) -> str:
         return f"{info.name}  UNUSABLE  {info.path}\n    {info.problem}"
     sizes = f"{info.sizes.get('num_requests')}x{info.sizes.get('max_tokens')}"
     problem = f"\n    UNUSABLE: {info.problem}" if info.problem else ""
-    return f"{info.name}  {info.claim}  {sizes}  {info.created}  {info.path}{problem}"
+    return f"{info.name}  {_words(info.claim)}  {sizes}  {info.created}  {info.path}{problem}"
+
+
+def _words(claim: str) -> str:
+    from lossguard.baseline.parameters import ANY_CLAIM
+
+    return "any claim" if claim == ANY_CLAIM else claim
 
 
 def _facts(shown: BaselineRecord) -> dict[str, Any]:

@@ -33,17 +33,27 @@ def check(
     candidate: Annotated[list[str] | None, typer.Option(help="a candidate's name; may be given several times")] = None,
     config: ConfigOption = None,
     budget: Annotated[
-        str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS (default: standard)")
+        str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS[xCALIBRATION] (default: standard)")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of prompts order, resampling and sampled replies")] = None,
     temperature: Annotated[float | None, typer.Option(help="judge sampled replies at this temperature")] = None,
     repeats: Annotated[int | None, typer.Option(help="replies per prompt")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="any token that differs from stock's fails (deterministic stacks only)")
+    ] = False,
     folder: Annotated[Path, typer.Option(help="where run folders are made")] = Path(".lossguard"),
     resume: Annotated[Path | None, typer.Option(help="continue this run folder; takes its plan")] = None,
     json_path: JsonOption = None,
 ) -> int:
     """Judge candidates against a baseline by token forcing; exit 0 only if all are lossless."""
-    given = {"baseline": baseline, "budget": budget, "seed": seed, "temperature": temperature, "repeats": repeats}
+    given = {
+        "baseline": baseline,
+        "budget": budget,
+        "seed": seed,
+        "temperature": temperature,
+        "repeats": repeats,
+        "strict": strict or None,
+    }
     asked: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     plan = _resumed(resume, candidate, asked) if resume else _plan(config, candidate, folder, asked)
     return _finish(plan, json_path)

@@ -4,6 +4,9 @@ A function has no finish reason to report, so it is derived: a reply that ends i
 is ``stop``, one of exactly ``max_tokens`` tokens is ``length``, and any other is ``abort``, which the structure
 check counts as a violation: such a reply ended for no reason that the request allows. Replies are taken as they
 are: longer than asked, or going on after a stop id, is for the checks to judge and never cut here.
+
+An object with ``__call__`` may have more methods (``callable_object``): its own fingerprint, and decode along recorded
+replies, with which it can be audited.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from numbers import Integral
 from typing import Any, cast
 
 from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix
+from lossguard.engines.callable_object import DecodesAlong, DescribesItself
 from lossguard.engines.extensions import Extension
 from lossguard.engines.options import OptionReader, bad_option, refuse_unknown
 from lossguard.engines.request_checks import RequestLimits, check_requests
@@ -38,14 +42,19 @@ class CallableEngine:
     def capabilities(self) -> Capabilities:
         """Greedy decoding with stop ids; nothing else can be told to the function."""
         return Capabilities(
-            sampling=frozenset({"stop_ids"}), logit_dtype=self._logit_dtype, concurrency=self._batch_size
+            sampling=frozenset({"stop_ids"}),
+            logit_dtype=self._logit_dtype,
+            concurrency=self._batch_size,
+            forced_decode=isinstance(self._generate, DecodesAlong),
         )
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """The function's name; what is behind it is the author's to tell."""
-        function = self._generate
+        """The function's name, and what an object tells about itself; more is the author's to tell."""
+        function: object = self._generate
         module = getattr(function, "__module__", None) or type(function).__module__
+        own: Mapping[str, Any] = function.fingerprint() if isinstance(function, DescribesItself) else {}
         return {
+            **own,
             "engine": "callable",
             "target": f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}",
             "batch_size": self._batch_size,
@@ -69,11 +78,21 @@ class CallableEngine:
         return self._served(_batches(requests, self._batch_size))
 
     def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
-        """Always raises EngineError LG0213: a function cannot be made to visit recorded positions."""
+        """Ask an object that has ``forced_decode``.
+
+        Raises EngineError LG0213 for a plain function, which cannot be made to visit recorded positions, and as
+        ``serve`` for what an object does.
+        """
+        system: object = self._generate
+        if isinstance(system, DecodesAlong):
+            prompts = [list(prefix.request.prompt_ids) for prefix in batch]
+            replies = [list(prefix.served_ids[: prefix.num_positions]) for prefix in batch]
+            rows = self._call(system.forced_decode, prompts, replies)
+            return self._validated([prefix.request for prefix in batch], rows)
         raise EngineError(
             f"the system {self._name!r} is a function and cannot be decoded along {len(batch)} recorded replies",
             why="forced decode shows what stock serves token by token",
-            fix="audit with a stock system that has forced decode, such as the transformers engine",
+            fix="give it a method forced_decode (docs/engines.md), or take a baseline such as transformers",
             code="LG0213",
         )
 
@@ -83,14 +102,15 @@ class CallableEngine:
     def _served(self, batches: Sequence[Sequence[Request]]) -> Iterator[ServedOutput]:
         for batch in batches:
             sent_ns = time.monotonic_ns()
-            replies = self._call([list(request.prompt_ids) for request in batch], batch[0].sampling.max_tokens)
+            prompts = [list(request.prompt_ids) for request in batch]
+            replies = self._call(self._generate, prompts, batch[0].sampling.max_tokens)
             arrived_ns = time.monotonic_ns()
             for request, ids in zip(batch, self._validated(batch, replies), strict=True):
                 yield _output(request, ids, sent_ns=sent_ns, arrived_ns=arrived_ns)
 
-    def _call(self, prompts: list[list[int]], max_new_tokens: int) -> Any:
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self._generate(prompts, max_new_tokens)
+            return function(*arguments)
         except Exception as error:  # boundary: foreign code may raise anything; chained, never hidden
             raise EngineError(
                 f"the function of the system {self._name!r} raised {type(error).__name__}: {error}",

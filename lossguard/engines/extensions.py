@@ -1,7 +1,8 @@
 """Functions that a configuration names: ``"module:function"``, or a table that gives it arguments.
 
-The transformers engine calls them inside generation (logits processors) and on finished replies (post
-processors). lossguard's own use is planting faults; a user's is trying a change before an engine has it.
+The transformers engine calls them inside generation (logits processors, and state edits around every forward pass)
+and on finished replies (post processors). lossguard's own use is planting faults; a user's is trying a change before
+an engine has it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lossguard.records import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContext:
-    """What a logits-processor factory learns about the batch that is about to be served.
+    """What the factory of a logits processor or of a state edit learns about the batch that is about to be served.
 
     Row i of the logits answers ``requests[i]``. Column ``prompt_length`` of ``input_ids`` holds the first
     generated token; columns before it are the left-padded prompt.
@@ -29,6 +30,24 @@ class BatchContext:
     stop_ids: tuple[int, ...]
     vocab_size: int
     model_path: str  # folder of the model and its tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardCall:
+    """One forward pass of a model inside generation, as a state edit sees it.
+
+    ``arguments`` are the pass's own (``input_ids`` [B, T], ``cache``, perhaps ``attention_mask`` and
+    ``position_ids``); ``proceed`` runs the next edit, or the model itself, with the arguments it is given, and may be
+    called more than once. ``model`` is there to be looked into.
+    """
+
+    model: Any
+    arguments: Mapping[str, Any]
+    proceed: Callable[[Mapping[str, Any]], Any]
+
+
+StateEdit = Callable[[ForwardCall], Any]
+"""What a state-edit factory returns: from a forward pass to its output. The cache may be changed on the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

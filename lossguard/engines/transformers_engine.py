@@ -50,7 +50,7 @@ class TransformersEngine:
         Raises UsageError LG0204 (options), LG0205 (an extension cannot be imported) or LG0206 (no model folder).
         """
         options = parse_options(spec)
-        for extension in (*options.logits_processors, *options.post_processors):
+        for extension in options.extensions:
             extension.load()
         facts = read_model_facts(spec.model_path)
         self._spec = SessionSpec(name=spec.name, model_path=spec.model_path, options=options, facts=facts)

@@ -24,6 +24,7 @@ from lossguard.engines.base import ForcedPrefix
 from lossguard.engines.extensions import BatchContext
 from lossguard.engines.model_facts import ModelFacts
 from lossguard.engines.transformers_batches import PaddedBatch, batch_seed, pad_prompts
+from lossguard.engines.transformers_edits import edited
 from lossguard.engines.transformers_observers import (
     ArrivalClock,
     DraftCounter,
@@ -67,7 +68,7 @@ def serve_batch(system: LoadedSystem, requests: Sequence[Request]) -> list[Serve
     context = _context(system, requests, padded, stop_ids)
     criteria = [clock, *([] if recorder is None else [ServedTokenWatch(recorder)])]
     sent_ns = time.monotonic_ns()
-    with _random_state(requests, system.device), _observed(system, recorder, counter):
+    with _random_state(requests, system.device), _edited(system, context), _observed(system, recorder, counter):
         sequences = _generate(system, padded, config, _extension_processors(system, context), criteria)
     return to_outputs(
         BatchRecord(
@@ -98,7 +99,8 @@ def decode_forced(system: LoadedSystem, batch: Sequence[ForcedPrefix]) -> list[t
     context = _context(system, requests, padded, stop_ids)
     forced = ForcedTokens(_forced_columns(system, batch, num_steps), padded.prompt_length)
     processors = [*_min_tokens(system, sampling, stop_ids, padded), *_extension_processors(system, context), forced]
-    _generate(system, padded, _generation_config(system, sampling, ()), processors, [])
+    with _edited(system, context):
+        _generate(system, padded, _generation_config(system, sampling, ()), processors, [])
     rows = forced.would_serve()
     return [tuple(row[: prefix.num_positions]) for row, prefix in zip(rows, batch, strict=True)]
 
@@ -168,6 +170,17 @@ def _context(
 def _extension_processors(system: LoadedSystem, context: BatchContext) -> list[Any]:
     extensions = system.options.logits_processors
     return [extension.load()(context, **extension.arguments) for extension in extensions]
+
+
+@contextmanager
+def _edited(system: LoadedSystem, context: BatchContext) -> Iterator[None]:
+    """The configured edits around every forward pass of the target, and of the drafter."""
+    with edited(system.model, system.options.state_edits, context):
+        if system.assistant is None:
+            yield
+            return
+        with edited(system.assistant, system.options.draft_edits, context):
+            yield
 
 
 def _generate(

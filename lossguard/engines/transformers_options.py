@@ -15,6 +15,7 @@ ORDERS = ("request", "length")
 QUANTIZATIONS = ("int8-dynamic",)
 ROUND_TRIPS = ("int4", "int8")
 DEFAULT_BATCH_SIZE = 64
+EXTENSION_KEYS = ("logits_processors", "state_edits", "draft_edits", "post_processors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,14 @@ class TransformersOptions:
     weight_round_trip: str | None = None
     packed_weights: bool = False
     logits_processors: tuple[Extension, ...] = ()
+    state_edits: tuple[Extension, ...] = ()
+    draft_edits: tuple[Extension, ...] = ()
     post_processors: tuple[Extension, ...] = ()
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """All functions that this system names."""
+        return tuple(extension for key in EXTENSION_KEYS for extension in getattr(self, key))
 
     @property
     def is_assisted(self) -> bool:
@@ -47,7 +55,7 @@ class TransformersOptions:
     def to_json(self) -> dict[str, Any]:
         """For fingerprints: every option, given or not."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for key in ("logits_processors", "post_processors"):
+        for key in EXTENSION_KEYS:
             values[key] = [extension.to_json() for extension in values[key]]
         return values
 
@@ -74,6 +82,8 @@ def parse_options(spec: EngineSpec) -> TransformersOptions:
         weight_round_trip=read.optional_choice("weight_round_trip", ROUND_TRIPS),
         packed_weights=read.flag("packed_weights", default=False),
         logits_processors=_extensions(spec, "logits_processors"),
+        state_edits=_extensions(spec, "state_edits"),
+        draft_edits=_extensions(spec, "draft_edits"),
         post_processors=_extensions(spec, "post_processors"),
     )
     _refuse_contradictions(spec, options)
@@ -96,6 +106,13 @@ def _refuse_contradictions(spec: EngineSpec, options: TransformersOptions) -> No
         raise bad_option(name, "has num_assistant_tokens but no assistant_model")
     if "max_matching_ngram_size" in given and options.prompt_lookup_num_tokens is None:
         raise bad_option(name, "has max_matching_ngram_size but no prompt_lookup_num_tokens")
+    _refuse_lossy_contradictions(spec, options)
+
+
+def _refuse_lossy_contradictions(spec: EngineSpec, options: TransformersOptions) -> None:
+    name = spec.name
+    if options.draft_edits and options.assistant_model in (None, "self"):
+        raise bad_option(name, "has draft_edits but no assistant_model of its own whose forward passes they could edit")
     if options.quantization is not None and options.packed_weights:
         raise bad_option(name, "has packed_weights, which int8-dynamic does not have")
     if options.quantization is not None and options.weight_round_trip is not None:

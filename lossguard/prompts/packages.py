@@ -21,6 +21,7 @@ from lossguard.prompts.base import Message, Prompt, number_prompts
 
 _EXTRA = "prompts"
 _LONGEST_CHARACTERS = 16_000
+_ENGLISH_SHARE = 0.9  # of characters that are ASCII
 _REASONING_GYM_TASKS = (  # of its tasks, those whose texts share no long instruction: else all were one cluster
     "family_relationships",
     "needle_haystack",
@@ -64,7 +65,14 @@ def _logiqa(record: Mapping[str, Any]) -> tuple[Message, ...]:
 
 def _writingbench(record: Mapping[str, Any]) -> tuple[Message, ...] | None:
     text = record["query"]
-    return _user(text) if record["lang"] == "en" and len(text) <= _LONGEST_CHARACTERS else None
+    return _user(text) if _is_english(record, text) and len(text) <= _LONGEST_CHARACTERS else None
+
+
+def _is_english(record: Mapping[str, Any], text: str) -> bool:
+    """The record's own word for it; where it has none, the rest of the set is Chinese, hence hardly ASCII."""
+    if "lang" in record:
+        return bool(record["lang"] == "en")
+    return sum(map(str.isascii, text)) > _ENGLISH_SHARE * len(text)
 
 
 def _reasoning_gym(record: Mapping[str, Any]) -> tuple[Message, ...]:

@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 SHORT_SYSTEM_MESSAGE = "You are helpful."
+INSTALL_TRANSFORMERS = "pip install 'lossguard[transformers]' (or lossguard[tokenizer], where torch is not needed)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,8 @@ def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise _no_tokenizer(model_path, f"transformers is not installed ({error})") from error
+        problem = f"transformers is not installed ({error})"
+        raise _no_tokenizer(model_path, problem, fix=INSTALL_TRANSFORMERS) from error
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -247,10 +249,12 @@ def _require_no_tools(prompt: Prompt, because: str) -> None:
         )
 
 
-def _no_tokenizer(model_path: Path, problem: str) -> UsageError:
+def _no_tokenizer(
+    model_path: Path, problem: str, *, fix: str = "check that the folder holds the model's tokenizer files"
+) -> UsageError:
     return UsageError(
         f"no tokenizer could be loaded from {model_path}: {problem}",
         why="prompts become token ids here, once, for all arms",
-        fix="check that the folder holds the model's tokenizer files and that transformers is installed",
+        fix=fix,
         code="LG0420",
     )

@@ -90,11 +90,23 @@ class Baselines:
         found = None if is_live_asked else self._record(place, mark)
         if found is not None:
             return found
+        others = "" if is_live_asked else self._others(place, mark)
         if place.name in self.config.systems:
-            reason = "--lossguard-live" if self._settings.live else "no record"
+            reason = "--lossguard-live" if self._settings.live else f"no record of this claim{others}"
             return Choice(name=place.name, source="live", reason=reason)
-        reason = f"{place.name} has no record of this claim and is no system; record it with --lossguard-update=new"
-        return Choice(name=place.name, source="none", reason=reason)
+        reason = f"{place.name} has no record of this claim{others} and is no system"
+        return Choice(name=place.name, source="none", reason=f"{reason}; record it with --lossguard-update=new")
+
+    def require_usable(self, mark: ClaimMark) -> None:
+        """Raise what the run of this claim would raise for its baseline: LG0803, LG0701 to LG0706.
+
+        A record is compared with what stock would be asked, and be, here and now; nothing is served.
+        """
+        choice = self.choose(mark)
+        if choice.record is not None:
+            from lossguard import gate
+
+            gate.check_record(self.plan(mark, choice))
 
     def store_to_write(self) -> BaselineStore:
         """The store that new records go to: the one that the session's baseline is in."""
@@ -126,12 +138,29 @@ class Baselines:
                 return replace(given, record=path, reason=str(path))
         return None
 
+    def _others(self, place: Place, mark: ClaimMark) -> str:
+        """Records of the claim that were made with other parameters, and those parameters, in words."""
+        if not place.record_files:
+            return ""
+        from lossguard.baseline.parameters import claim_parameters, parameter_differences
+        from lossguard.baseline.record import load_record
+
+        texts = []
+        for path in [info.path for info in self.store(place).records(place.name) if info.claim == mark.claim]:
+            system = self.config.systems.get(place.name) or _recorded_system(path)
+            asked = claim_parameters(self.plan(mark, Choice(name=place.name, source="", reason="", system=system)))
+            differences = parameter_differences(load_record(path).parameters, asked)
+            texts.append(f"{path.name} has {'; '.join(differences)}")
+        return f" with these parameters ({', '.join(texts)})" if texts else ""
+
     def _stock_systems(self, place: Place, mark: ClaimMark) -> Iterable[SystemConfig]:
         """The configuration's system, else those that the claim's records were made with."""
         if place.name in self.config.systems:
             return [self.config.systems[place.name]]
+        from lossguard.baseline.parameters import ANY_CLAIM
+
         infos = self.store(place).records(place.name)
-        return [_recorded_system(info.path) for info in infos if info.claim == mark.claim]
+        return [_recorded_system(info.path) for info in infos if info.claim in (mark.claim, ANY_CLAIM)]
 
     def plan(self, mark: ClaimMark, choice: Choice, candidate: str | SystemHandle | None = None) -> Plan:
         """The plan of one claim. Without a candidate it only records, or says what a record must have."""
@@ -145,7 +174,9 @@ class Baselines:
             baseline=choice.name,
             candidates=() if candidate is None else (candidate,),
             budget=mark.budget or self._settings.budget,
+            repeats=mark.repeats,
             seed=self._settings.seed,
+            strict=self._settings.strict,
             folder=self._run_folder,
             record=choice.record,
         )

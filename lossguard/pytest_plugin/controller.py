@@ -17,8 +17,9 @@ import lossguard_pytest
 from lossguard.errors import LossguardError
 from lossguard.pytest_plugin import devices, updates
 from lossguard.pytest_plugin.audit import Audit
+from lossguard.pytest_plugin.baseline_words import record_words
+from lossguard.pytest_plugin.candidates import BASELINES_KEY
 from lossguard.pytest_plugin.decision import EXIT_OK, EXIT_RED, Circumstances, Decision, Row, decide, make_rows
-from lossguard.pytest_plugin.fixtures import BASELINES_KEY
 from lossguard.pytest_plugin.manifest import read_manifest
 from lossguard.pytest_plugin.options import Settings
 from lossguard.pytest_plugin.problems import bad_report_path
@@ -77,10 +78,18 @@ class Controller(ItemRunner):
             updates.require_update_allowed(self.settings)
             if self.settings.baseline is not None:
                 self.config.stash[BASELINES_KEY].require_known(self.settings.baseline)
+            self._hold_store()
         except LossguardError as error:
             raise pytest.UsageError(str(error)) from error
         if self.settings.json is not None and not self.config.option.collectonly:
             _remove_old(self.settings.json)
+
+    def _hold_store(self) -> None:
+        if not self.settings.is_recording or self.config.option.collectonly:
+            return
+        updates.require_only_writer(self.config)
+        root = self.config.stash[BASELINES_KEY].store_to_write().root
+        self.config.add_cleanup(updates.hold_store(root))
 
     def pytest_report_header(self) -> str | None:
         """One line, where lossguard is used."""
@@ -108,12 +117,11 @@ class Controller(ItemRunner):
         if self.settings.baseline is None:
             return "none (claims that need one are INCONCLUSIVE)"
         place = self.config.stash[BASELINES_KEY].place(self.settings.baseline)
-        num_records = len(place.record_files)
         if self.settings.live or self.settings.is_recording:
             return f"{place.name} (live)"
-        if num_records == 0:
+        if not place.record_files:
             return f"{place.name} (live: no record in {place.root / place.name})"
-        return f"{place.name} ({num_records} records in {place.root / place.name}; claims without one run live)"
+        return record_words(place)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -244,9 +252,10 @@ class Controller(ItemRunner):
         """After recording: files of claims that no test of this session makes. They are never deleted here."""
         if not self.settings.is_recording or self.settings.baseline is None:
             return ()
-        from lossguard.baseline.parameters import record_name
+        from lossguard.baseline.parameters import ANY_CLAIM, record_name
 
-        slugs = {record_name(claim, {}).rpartition("-")[0] for claim in self._audit.claims.values()}
+        claims = (ANY_CLAIM, *self._audit.claims.values())
+        slugs = {record_name(claim, {}).rpartition("-")[0] for claim in claims}
         files = self.config.stash[BASELINES_KEY].place(self.settings.baseline).record_files
         return tuple(path.name for path in files if path.name.rpartition("-")[0] not in slugs)
 

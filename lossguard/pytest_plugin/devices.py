@@ -102,6 +102,16 @@ class Ledger:
         self.lent.pop(worker, None)
 
 
+def lack(num_needed: int, given: str, environment: Mapping[str, str]) -> str:
+    """What a claim that needs devices is short of in this process; empty if it has enough. Raises UsageError LG0807."""
+    if num_needed == 0:
+        return ""
+    held = parse_devices(environment.get(OURS, given), environment)
+    if len(held) >= num_needed:
+        return ""
+    return f"the claim needs {num_needed} devices, and this process has {len(held)} ({', '.join(held) or 'none'})"
+
+
 def require_lease(promised: str | None, environment: Mapping[str, str]) -> None:
     """In a worker: what the controller says it lent is what this process was started with."""
     found = environment.get(OURS)
@@ -114,13 +124,18 @@ def restrict_this_process(devices: Sequence[str]) -> dict[str, str | None]:
 
     Raises UsageError LG0807 if CUDA is in use already, since it reads the variables once.
     """
-    torch = sys.modules.get("torch")
     wanted = device_environment(devices)
-    if VISIBLE in wanted and torch is not None and torch.cuda.is_initialized():
+    if VISIBLE in wanted and is_cuda_in_use():
         raise bad_devices("CUDA was in use before its devices were assigned (in a conftest, perhaps)")
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     return before
+
+
+def is_cuda_in_use() -> bool:
+    """Whether torch has initialised CUDA in this process; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def restore(before: Mapping[str, str | None]) -> None:

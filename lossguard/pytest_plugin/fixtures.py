@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from lossguard.errors import LossguardError
+from lossguard.pytest_plugin import devices
 from lossguard.pytest_plugin.baselines import Baselines, Choice
+from lossguard.pytest_plugin.candidates import BASELINES_KEY, SETTINGS_KEY, candidate_of
+from lossguard.pytest_plugin.engines import close_engines
 from lossguard.pytest_plugin.marker import MARK_KEY, ClaimMark
-from lossguard.pytest_plugin.options import Settings
-from lossguard.pytest_plugin.problems import no_candidate, no_timing
+from lossguard.pytest_plugin.progress import StdoutListener
 from lossguard.pytest_plugin.transport import (
     PROPERTY,
     REPORT_PROPERTY,
@@ -22,13 +26,9 @@ from lossguard.pytest_plugin.transport import (
 
 if TYPE_CHECKING:
     from lossguard.gate_result import GateResult
-    from lossguard.plan import SystemHandle
 
-    Generate = Callable[[list[list[int]], int], list[list[int]]]
-
-SETTINGS_KEY = pytest.StashKey[Settings]()
-BASELINES_KEY = pytest.StashKey[Baselines]()
 MESSAGE_KEY = pytest.StashKey[ClaimMessage]()
+JUDGED_KEY = pytest.StashKey[dict[str, ClaimMessage]]()
 RAISED_KEY = pytest.StashKey[BaseException]()
 GREEN = ("PASS", "RECORDED", "KEPT")
 
@@ -51,21 +51,27 @@ class LossguardFixture:
 
         Fails the test unless the verdict is PASS; INCONCLUSIVE is red.
         """
-        if MESSAGE_KEY not in self._item.stash:
-            send(self._item, self._guarded(self._judged))
-        require_green(self._item)
+        self._judge_once("lossless", self._judged)
 
-    def assert_faster(self, *, than: float) -> None:
-        """Not there yet: fails with UsageError LG0806."""
-        self._refuse("assert_faster")
+    def assert_faster(self, *, than: float = 1.0, **options: Any) -> None:
+        """Time in swap pairs: PASS if the 95 % lower bound exceeds max(``than``, 1 % + 2 x noise).
 
-    def assert_not_slower(self, *, margin: float) -> None:
-        """Not there yet: fails with UsageError LG0806."""
-        self._refuse("assert_not_slower")
+        ``than`` is a factor (1.2: 20 % faster). ``options`` are those of ``lossguard.Timing``, over the table
+        ``[timing]`` of the configuration. Both systems must be launchable by name. INCONCLUSIVE is red.
+        """
+        self._judge_once(f"faster than {than}", lambda: self._timed({**options, "faster_than": than}))
 
-    def _refuse(self, verb: str) -> None:
-        message = self._error(no_timing(verb))
-        send(self._item, message)
+    def assert_not_slower(self, *, margin: float = 0.01, **options: Any) -> None:
+        """Time in swap pairs: PASS if the 95 % lower bound of the gain exceeds minus ``margin`` (non-inferiority)."""
+        self._judge_once(f"not slower by {margin}", lambda: self._timed({**options, "not_slower": margin}))
+
+    def _judge_once(self, verb: str, judge: Callable[[], ClaimMessage]) -> None:
+        """Each verb judges once per test; the worst of all that a test asks is the claim's verdict."""
+        judged = self._item.stash.setdefault(JUDGED_KEY, {})
+        if verb not in judged:
+            judged[verb] = self._guarded(judge)
+            send(self._item, judged[verb])
+        self._item.stash[MESSAGE_KEY] = judged[verb]
         require_green(self._item)
 
     def _guarded(self, judge: Callable[[], ClaimMessage]) -> ClaimMessage:
@@ -87,6 +93,10 @@ class LossguardFixture:
         choice = baselines.choose(self._mark)
         if choice.source == "none":
             return self._message("INCONCLUSIVE", choice.reason)
+        lack = devices.lack(self._mark.gpus, settings.devices, os.environ)
+        if lack:
+            return self._message("INCONCLUSIVE", lack)
+        close_engines(self._item.config)
         if settings.is_recording:
             return self._recorded(baselines, choice, is_kept_allowed=settings.update == "new")
         return self._compared(baselines, choice)
@@ -94,8 +104,35 @@ class LossguardFixture:
     def _compared(self, baselines: Baselines, choice: Choice) -> ClaimMessage:
         from lossguard import gate
 
-        plan = baselines.plan(self._mark, choice, self._candidate())
-        result = gate.run_gate(plan, command=tuple(str(text) for text in self._item.config.invocation_params.args))
+        plan = baselines.plan(self._mark, choice, candidate_of(self._item, self._system))
+        command = tuple(str(text) for text in self._item.config.invocation_params.args)
+        result = gate.run_gate(plan, listener=StdoutListener(), command=command)
+        return _message_of(self.claim, choice, result)
+
+    def _timed(self, options: dict[str, Any]) -> ClaimMessage:
+        """Speed is measured live: a record of replies has no times that this machine could be held to."""
+        from lossguard import gate
+        from lossguard.timing_plan import make_timing
+
+        settings = self._item.config.stash[SETTINGS_KEY]
+        baselines = self._item.config.stash[BASELINES_KEY]
+        text = self._mark.baseline or settings.baseline
+        if text is None:
+            return self._message("INCONCLUSIVE", "no baseline is given (--lossguard-baseline=NAME)")
+        name = baselines.require_known(text).name
+        if settings.is_recording:
+            return self._message("KEPT", "a speed claim has no record; noise is kept by lossguard noise record")
+        if name not in baselines.config.systems:
+            return self._message(
+                "INCONCLUSIVE", f"{name} is no system of the configuration, and speed is measured live"
+            )
+        choice = Choice(name=name, source="live", reason="speed is measured live")
+        plan = baselines.plan(self._mark, choice, candidate_of(self._item, self._system))
+        given = {**baselines.config.timing, **options}
+        sizes = {"requests": plan.sizes.num_requests, "tokens": plan.sizes.max_tokens} if self._mark.budget else {}
+        timing = make_timing({"noise_root": str(settings.baselines_dir), **sizes, **given})
+        command = tuple(str(text) for text in self._item.config.invocation_params.args)
+        result = gate.run_timing(replace(plan, timing=timing), listener=StdoutListener(), command=command)
         return _message_of(self.claim, choice, result)
 
     def _recorded(self, baselines: Baselines, choice: Choice, *, is_kept_allowed: bool) -> ClaimMessage:
@@ -106,8 +143,7 @@ class LossguardFixture:
 
         plan = baselines.plan(self._mark, choice)
         target = plan.folder / "records" / f"{self._run_id()}-{self.claim.replace('/', '_')}.safetensors"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path = gate.record_baseline(plan, claim=self.claim, target=target)
+        path = gate.record_baseline(plan, claim=self.claim, target=target, listener=StdoutListener())
         return ClaimMessage(
             claim=self.claim,
             status="RECORDED",
@@ -119,26 +155,6 @@ class LossguardFixture:
     def _run_id(self) -> str:
         worker: dict[str, str] = getattr(self._item.config, "workerinput", {})
         return f"{worker.get('testrunuid', 'run')}-{worker.get('workerid', 'main')}"
-
-    def _candidate(self) -> str | SystemHandle:
-        """The fixture's system, else the marker's or the session's name. Raises UsageError LG0804."""
-        from lossguard.plan import SystemHandle
-        from lossguard.systems import from_callable
-
-        settings = self._item.config.stash[SETTINGS_KEY]
-        name = self._mark.candidate or settings.candidate
-        if isinstance(self._system, (str, SystemHandle)):
-            return self._system
-        if callable(self._system):
-            return from_callable(cast("Generate", self._system), name=name or "candidate")
-        if name is None:
-            raise no_candidate(self.claim)
-        if name in self._item.config.stash[BASELINES_KEY].config.systems:
-            return name
-        offered: SystemHandle | None = self._item.config.hook.pytest_lossguard_engine(
-            config=self._item.config, name=name
-        )
-        return offered or name
 
 
 def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
@@ -156,6 +172,7 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
         candidate=judged.candidate,
         baseline=judged.baseline,
         source=choice.source,
+        source_reason=choice.reason,
         report_path=str(run.get("report_path", "")),
         evidence=evidence,
     )
@@ -191,6 +208,7 @@ def require_green(item: pytest.Item) -> None:
     raise failure
 
 
+WHY_SPEED = "the candidate is not as fast as claimed, as far as one-sided 95 % bounds can tell"
 WHY = {
     "FAIL": "the candidate's replies differ from stock's by more than stock differs from itself",
     "INCONCLUSIVE": "nothing was shown, and what was not shown is not passed",
@@ -203,9 +221,13 @@ def explained(message: ClaimMessage) -> str:
         "FAIL": "look at the first position below, correct the candidate, run again",
         "INCONCLUSIVE": "remove the reason and run again (more tokens: --lossguard-budget=full)",
     }[message.status]
+    is_speed = message.evidence.get("kind") == "speed"
+    why = WHY_SPEED if is_speed and message.status == "FAIL" else WHY[message.status]
+    if is_speed:
+        fix = "look at the reasons and the plot; correct the candidate or what disturbed the run, and run again"
     head = (
         f"claim {message.claim}: {message.status}  {message.summary}\n"
-        f"  why it matters: {WHY[message.status]}\n"
+        f"  why it matters: {why}\n"
         f"  what to do: {fix}\n"
         f"  reference: docs/pytest.md#verdicts"
     )

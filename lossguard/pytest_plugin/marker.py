@@ -13,18 +13,26 @@ import lossguard_pytest
 from lossguard.errors import near_miss
 from lossguard.pytest_plugin.problems import bad_marker, claim_twice, no_marker, reruns_refused
 
-ARGUMENTS = ("claim", "candidate", "budget", "baseline")
+TEXTS = ("claim", "candidate", "budget", "baseline")
+COUNTS = ("repeats", "gpus")
+ARGUMENTS = (*TEXTS, *COUNTS)
+MAX_COUNT = 1_000
 CLAIM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@=+-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimMark:
-    """A claim as its author wrote it down. None: the session's option decides."""
+    """A claim as its author wrote it down. None: the session's option decides.
+
+    ``repeats`` replies are served per prompt; ``gpus`` devices are needed in the process that judges (0: any number).
+    """
 
     claim: str
     candidate: str | None = None
     budget: str | None = None
     baseline: str | None = None
+    repeats: int = 1
+    gpus: int = 0
 
 
 MARK_KEY = pytest.StashKey[ClaimMark]()
@@ -56,12 +64,13 @@ def parse_mark(item: pytest.Item) -> ClaimMark | None:
     found = list(item.iter_markers(lossguard_pytest.MARKER))
     for mark in found:
         _check_arguments(item.nodeid, mark)
-        merged = {**mark.kwargs, **merged}
+        given = {name: value for name, value in mark.kwargs.items() if value is not None}
+        merged = {**given, **merged}
     if not found:
         if "lossguard" in getattr(item, "fixturenames", ()):
             raise no_marker(item.nodeid)
         return None
-    if merged.get("claim") is None:
+    if "claim" not in merged:
         raise bad_marker(item.nodeid, "the marker has no claim=")
     return ClaimMark(**merged)
 
@@ -72,14 +81,20 @@ def _check_arguments(where: str, mark: pytest.Mark) -> None:
     for name, value in mark.kwargs.items():
         if name not in ARGUMENTS:
             raise bad_marker(where, f"the marker has no argument {name!r}. {near_miss(name, ARGUMENTS)}")
-        if value is not None and not isinstance(value, str):
+        if name in TEXTS and value is not None and not isinstance(value, str):
             raise bad_marker(where, f"{name}= must be a string, found {value!r}")
+        if name in COUNTS and value is not None and not _is_count(value):
+            raise bad_marker(where, f"{name}= must be a whole number from 1 to {MAX_COUNT}, found {value!r}")
     claim, budget = mark.kwargs.get("claim"), mark.kwargs.get("budget")
     if claim is not None and not CLAIM.fullmatch(claim):
         raise bad_marker(where, f"the claim {claim!r} is no name; use letters, digits and . _ / @ = + -")
     if budget is not None and not _is_budget(budget):
         known = near_miss(budget, lossguard_pytest.BUDGET_NAMES)
         raise bad_marker(where, f"no budget is called {budget!r}. {known}")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_COUNT
 
 
 def _is_budget(text: str) -> bool:

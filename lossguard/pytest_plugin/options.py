@@ -32,6 +32,7 @@ class Settings:
     advisory: bool
     json: Path | None
     seed: int | None
+    strict: bool
     explain: bool
     baselines_dir: Path
     asked_to_judge: bool
@@ -59,6 +60,7 @@ class Settings:
             advisory=bool(config.getoption("lossguard_advisory")),
             json=_path(config, "json"),
             seed=None if seed is None else int(seed),
+            strict=bool(config.getoption("lossguard_strict")),
             explain=bool(config.getoption("lossguard_explain")),
             baselines_dir=_path(config, "baselines-dir") or config.rootpath / DEFAULT_BASELINES,
             asked_to_judge=_is_on_command_line(config, "--lossguard-baseline"),

@@ -37,10 +37,10 @@ def unknown_baseline(found: str, known: Iterable[str], name: str) -> UsageError:
     )
 
 
-def no_candidate(claim: str) -> UsageError:
+def no_candidate(who: str) -> UsageError:
     """LG0804: nobody says which system the claim is about."""
     return UsageError(
-        f"the claim {claim!r} names no candidate",
+        f"{who} names no candidate",
         why="a verdict is about one system, and none is ever guessed",
         fix="give candidate= in the marker, --lossguard-candidate=NAME, or override the fixture lossguard_system",
         code="LG0804",
@@ -54,16 +54,6 @@ def bad_manifest(path: object, found: str) -> UsageError:
         why="claims that are required and not known could be missing without anybody noticing",
         fix="write one claim a line; '#' begins a comment",
         code="LG0805",
-    )
-
-
-def no_timing(verb: str) -> UsageError:
-    """LG0806: speed is not judged yet."""
-    return UsageError(
-        f"lossguard.{verb}() was called, but this lossguard does not measure time",
-        why="a speed claim that nothing measured must not look like one that holds",
-        fix="timing comes with lossguard time; until then claim losslessness only",
-        code="LG0806",
     )
 
 
@@ -114,6 +104,26 @@ def no_marker(where: str) -> UsageError:
         why="a verdict belongs to a claim with a name of its own; a test's node id changes with every renaming",
         fix='mark it: @pytest.mark.lossguard(claim="my-change/greedy")',
         code="LG0811",
+    )
+
+
+def forked_with_cuda() -> UsageError:
+    """LG0814: pytest-forked after CUDA was initialised."""
+    return UsageError(
+        "--forked is given, and CUDA is in use before any test runs",
+        why="a forked process cannot use its parent's CUDA, so every claim would end in an error or hang",
+        fix="leave --forked out, or find the conftest or plugin that initialises CUDA while tests are collected",
+        code="LG0814",
+    )
+
+
+def second_writer(found: str) -> UsageError:
+    """LG0813: somebody else writes baselines at the same time."""
+    return UsageError(
+        found,
+        why="of two writers the later one wins, and nobody sees which baseline was kept and which was looked at",
+        fix="record lossguard's baselines in a session of their own, one session at a time",
+        code="LG0813",
     )
 
 

@@ -9,16 +9,12 @@ import pytest
 
 from lossguard.errors import LossguardError
 from lossguard.pytest_plugin.baselines import Baselines
-from lossguard.pytest_plugin.fixtures import (
-    BASELINES_KEY,
-    MESSAGE_KEY,
-    RAISED_KEY,
-    SETTINGS_KEY,
-    require_green,
-    send,
-)
+from lossguard.pytest_plugin.candidates import BASELINES_KEY, SETTINGS_KEY
+from lossguard.pytest_plugin.devices import is_cuda_in_use
+from lossguard.pytest_plugin.fixtures import MESSAGE_KEY, RAISED_KEY, require_green, send
 from lossguard.pytest_plugin.marker import MARK_KEY, read_marks
 from lossguard.pytest_plugin.options import Settings
+from lossguard.pytest_plugin.problems import forked_with_cuda
 from lossguard.pytest_plugin.transport import CLAIM_PROPERTY, ClaimMessage
 
 if TYPE_CHECKING:
@@ -67,7 +63,8 @@ class ItemRunner:
     def take_items(self, items: list[pytest.Item]) -> None:
         """Parse markers and announce claims, which then travel with every report. Called while collecting."""
         try:
-            read_marks(items)
+            if read_marks(items) and self.config.getoption("forked", default=False) and is_cuda_in_use():
+                raise forked_with_cuda()
         except LossguardError as error:
             self.refuse(error, items)
         for item in items:
@@ -87,7 +84,7 @@ class ItemRunner:
             return
         try:
             for item in marked:
-                baselines.choose(item.stash[MARK_KEY])
+                baselines.require_usable(item.stash[MARK_KEY])
         except LossguardError as error:
             self.refuse(error, items)
 
@@ -96,7 +93,7 @@ class ItemRunner:
         """A marked test that ends without a verdict has shown nothing, and fails."""
         result = yield
         if MARK_KEY in item.stash and MESSAGE_KEY not in item.stash:
-            reason = "the test ended without a verdict; call lossguard.assert_lossless()"
+            reason = "the test ended without a verdict; call lossguard.assert_lossless(), or a verb about speed"
             message = ClaimMessage(claim=item.stash[MARK_KEY].claim, status="INCONCLUSIVE", summary=reason, text=reason)
             send(item, message)
             require_green(item)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
 SCHEMA_ID = "https://lossguard/schema/session-1.json"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 
 def build_session_report(
@@ -60,6 +60,7 @@ def _claim(row: Row) -> dict[str, Any]:
         "candidate": message.candidate if message else "",
         "baseline": message.baseline if message else "",
         "baseline_source": message.source if message else "",
+        "baseline_reason": message.source_reason if message else "",
         "report_path": message.report_path if message else "",
         "evidence": dict(message.evidence) if message else {},
     }

@@ -36,7 +36,7 @@ def write_summary(terminal: pytest.TerminalReporter, decision: Decision, facts: 
 
 def table_lines(rows: Sequence[Row]) -> list[str]:
     """One line per claim: status, claim, candidate and where its baseline came from, reason."""
-    cells = [(row.status, row.claim, _systems(row), _one_line(row.reason)) for row in rows]
+    cells = [(row.status, row.claim, _systems(row), _one_line(row.reason) + _power(row)) for row in rows]
     widths = [max(len(cell[column]) for cell in cells) for column in range(3)] if cells else []
     return [
         "  ".join([*(text.ljust(width) for text, width in zip(cell, widths, strict=False)), cell[3]]).rstrip()
@@ -55,10 +55,35 @@ def detail_lines(decision: Decision, facts: SummaryFacts) -> Iterator[str]:
     for row in decision.rows:
         if row.message is not None and row.message.report_path:
             yield f"report of {row.claim}: {row.message.report_path}"
+    yield from _live_lines(decision.rows)
     if facts.unused:
         yield f"records of claims that no test of this session makes: {', '.join(facts.unused)}"
     if facts.json_path is not None:
         yield f"report of this session: {facts.json_path}"
+
+
+def _live_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Why stock was served although it might have been recorded: a line per reason."""
+    claims: dict[str, list[str]] = {}
+    for row in rows:
+        if row.message is not None and row.message.source == "live":
+            claims.setdefault(row.message.source_reason, []).append(row.claim)
+    for reason, names in claims.items():
+        yield f"stock ran live ({reason}): {', '.join(names[:NUM_IDS])}{' ...' if len(names) > NUM_IDS else ''}"
+
+
+def _power(row: Row) -> str:
+    """What the run of a claim could have caught; part of the row of a PASS, which else says nothing about its size."""
+    power = row.message.evidence.get("power", {}) if row.message else {}
+    excess = power.get("detectable_excess_points")
+    return "" if row.status != "PASS" or excess is None else f"; power: {power_words(excess)}"
+
+
+def power_words(excess_points: float) -> str:
+    """The smallest excess that a run would catch, in words; 100 stands for none."""
+    if excess_points >= 100:
+        return "no excess is sure of a FAIL"
+    return f"a true excess of {excess_points:.2g} points gets FAIL 90 times in 100"
 
 
 def _systems(row: Row) -> str:

@@ -62,8 +62,9 @@ def _require_plain(value: object, place: str) -> None:
 class ClaimMessage:
     """What became of a claim in the process that ran its test.
 
-    ``status`` is PASS, FAIL, INCONCLUSIVE, RECORDED, KEPT or ERROR; ``source`` says where the baseline came from;
-    ``record_path`` is a new record that the controller puts into the store; ``exit_code`` that of an error.
+    ``status`` is PASS, FAIL, INCONCLUSIVE, RECORDED, KEPT or ERROR; ``source`` says where the baseline came from and
+    ``source_reason`` why; ``record_path`` is a new record that the controller puts into the store; ``exit_code`` that
+    of an error.
     """
 
     claim: str
@@ -73,6 +74,7 @@ class ClaimMessage:
     candidate: str = ""
     baseline: str = ""
     source: str = ""
+    source_reason: str = ""
     report_path: str = ""
     record_path: str = ""
     exit_code: int = 0

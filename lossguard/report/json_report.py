@@ -11,7 +11,8 @@ from typing import Any
 from lossguard.records import Claim, Verdict, require_finite
 
 SCHEMA_ID = "https://lossguard/schema/report-1.json"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
+SPEED_CHECK = "speed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,14 @@ class RunFacts:
 def claim_to_json(claim: Claim) -> dict[str, Any]:
     """A claim's entry of the report."""
     evidence = claim.evidence
+    gains = {
+        "gain": evidence.gain,
+        "gain_lower_bound": evidence.gain_lower_bound,
+        "gain_upper_bound": evidence.gain_upper_bound,
+    }
+    is_speed = any(check.check == SPEED_CHECK for check in evidence.checks)
     return {
+        **({"kind": "speed", **gains} if is_speed else {}),
         "id": claim.id,
         "candidate": claim.candidate,
         "baseline": claim.baseline,
@@ -40,6 +48,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "examples": [dict(example) for example in evidence.examples],
         "covers": list(evidence.covers),
         "does_not_cover": list(evidence.does_not_cover),
+        **({} if evidence.diagnosis is None else {"diagnosis": evidence.diagnosis.to_json()}),
     }
 
 

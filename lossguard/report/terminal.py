@@ -10,6 +10,10 @@ from typing import Any
 
 SEVERITY = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
 WORDS = {"PASS": "LOSSLESS", "FAIL": "NOT LOSSLESS", "INCONCLUSIVE": "INCONCLUSIVE"}
+SPEED_WORDS = {
+    "faster": {"PASS": "FASTER", "FAIL": "NOT FASTER", "INCONCLUSIVE": "INCONCLUSIVE"},
+    "not-slower": {"PASS": "NOT SLOWER", "FAIL": "SLOWER", "INCONCLUSIVE": "INCONCLUSIVE"},
+}
 NUM_EXAMPLES = 3
 NUM_NOTES = 3
 
@@ -34,7 +38,7 @@ def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """One claim: its table, then (if it is not PASS) the places and the command that shows them again."""
     lines = [
         "",
-        f"{WORDS[claim['verdict']]}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
+        f"{_word(claim)}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
     ]
     checks = sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]])
     lines.extend(_check_rows(checks))
@@ -76,6 +80,13 @@ def _check_rows(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _word(claim: Mapping[str, Any]) -> str:
+    if claim.get("kind") != "speed":
+        return WORDS[claim["verdict"]]
+    rule = claim["checks"][0]["evidence"].get("rule", "faster")
+    return SPEED_WORDS[rule][claim["verdict"]]
+
+
 def _sizes(sizes: Mapping[str, Any]) -> str:
     if not sizes:
         return ""
@@ -87,15 +98,26 @@ def _sizes(sizes: Mapping[str, Any]) -> str:
 
 
 def _examples(claim: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
-    if claim["verdict"] == "PASS" or not claim["examples"]:
+    if claim["verdict"] == "PASS":
         return []
+    if not claim["examples"]:
+        return _diagnosis(claim.get("diagnosis"))
     lines = [f"  {_example(example)}" for example in claim["examples"][:NUM_EXAMPLES]]
+    lines.extend(_diagnosis(claim.get("diagnosis")))
     first = claim["examples"][0]
     lines.append(
         f"  see it again: lossguard recheck {run.get('folder', 'RUN')} --candidate {claim['candidate']} "
         f"--request {first['request_id']} --position {first['position']}"
     )
     return lines
+
+
+def _diagnosis(diagnosis: Mapping[str, Any] | None) -> list[str]:
+    """Two lines: the counts, and the family with what to look at first (or why there is none)."""
+    if diagnosis is None:
+        return []
+    evidence, _, family = diagnosis["sentence"].rpartition("; likely family: ")
+    return [f"  {evidence}", f"  likely family: {family}"]
 
 
 def _example(example: Mapping[str, Any]) -> str:

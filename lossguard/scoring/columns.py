@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from lossguard.atomic_write import replace_file
 from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.records import ForcedScores
 
@@ -79,7 +79,7 @@ def save_scores(path: str | Path, scores: ForcedScores) -> None:
     contiguous = {name: np.ascontiguousarray(column) for name, column in tensors.items()}
     data = save(contiguous, metadata={"format": _FORMAT, "schema_version": SCHEMA_VERSION})
     try:
-        _write_atomically(Path(path), data)
+        replace_file(Path(path), data)
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error}",
@@ -153,28 +153,6 @@ def _with_sampled_columns(scores: ForcedScores) -> ForcedScores:
         name: np.full(scores.num_tokens, NOT_SAMPLED[name], dtype=dtype) for name, dtype in SAMPLED_DTYPES.items()
     }
     return dataclasses.replace(scores, **filled)
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _from_tensors(path: str | Path, tensors: dict[str, NDArray[Any]]) -> ForcedScores:

@@ -73,9 +73,24 @@ def with_scorer(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str,
             key for key in scorer.keys() | before[LOADED].keys() if scorer.get(key) != before[LOADED].get(key)
         )
         raise _elsewhere(workspace, "the scorer", f"its {', '.join(different)} differ")
+    _note_other_scorer(workspace, scorer)
     fingerprints = {**fingerprints, "scorer": {**before, LOADED: scorer}}
     workspace.folder.write_json(FILE, fingerprints)
     return fingerprints
+
+
+def _note_other_scorer(workspace: Workspace, scorer: dict[str, Any]) -> None:
+    """Say so where a record's thresholds were learned with another scorer; both arms are scored by the one here."""
+    recorded = (baseline_facts(workspace.folder) or {}).get("scorer", {}).get(LOADED)
+    if recorded is None:
+        return
+    different = [
+        f"{key}: recorded {recorded.get(key)!r}, here {scorer.get(key)!r}"
+        for key in sorted(recorded.keys() | scorer.keys())
+        if recorded.get(key) != scorer.get(key) and not key.endswith(("_reason", "_nats"))  # explained, measured
+    ]
+    if different:
+        workspace.note(f"the recorded thresholds were learned with another scorer ({'; '.join(different)})")
 
 
 def _collect(workspace: Workspace) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from lossguard.checks.base import Arm, Check, CheckInput, has_evidence
 from lossguard.checks.describe import describe_run
-from lossguard.checks.registry import builtin_checks
+from lossguard.checks.registry import asked_checks, builtin_checks
+from lossguard.diagnosis.diagnose import diagnose
 from lossguard.records import CheckResult, Claim, Evidence, Verdict
 
 MAX_EXAMPLES = 10
@@ -29,11 +30,12 @@ class Judgement:
 def judge(judgement: Judgement) -> Claim:
     """Run every check that applies. At temperature > 0 the claim is INCONCLUSIVE while no sampling check exists."""
     given = judgement.given
-    checks = [*builtin_checks(), *_contributed_checks()]
+    checks = [*builtin_checks(), *asked_checks(given), *_contributed_checks()]
     applied = [check for check in checks if check.applies(given.requests) and has_evidence(check, given)]
     results = [check.run(given) for check in applied]
     if not all(request.sampling.is_greedy for request in given.requests):
         results += _missing_sampling(results)
+    verdict = Verdict.combine([result.verdict for result in results])
     evidence = Evidence(
         checks=tuple(results),
         sizes=describe_run(given),
@@ -41,12 +43,13 @@ def judge(judgement: Judgement) -> Claim:
         examples=tuple(_examples(given, judgement.decode)),
         covers=tuple(f"{check.name}: {check.covers}" for check in applied),
         does_not_cover=tuple(_not_covered(given, {check.name for check in applied})),
+        diagnosis=diagnose(given, results) if verdict is Verdict.FAIL else None,
     )
     return Claim(
         id=f"{given.candidate.name}/lossless",
         candidate=given.candidate.name,
         baseline=given.stock.name,
-        verdict=Verdict.combine([result.verdict for result in results]),
+        verdict=verdict,
         evidence=evidence,
     )
 

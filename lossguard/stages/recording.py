@@ -15,7 +15,10 @@ from lossguard.stages.workspace import Workspace, prepare_requests
 
 
 def record_stock(workspace: Workspace, claim: str, rules_sha256: str) -> BaselineRecord:
-    """Serve stock's calibration and test replies, score the former, freeze the thresholds, and gather it all."""
+    """Serve stock's calibration and test replies, score the former, freeze the thresholds, and gather it all.
+
+    What the run folder has already is read back; ``rules_sha256`` is of the rules that froze the thresholds.
+    """
     plan, requests = workspace.plan, prepare_requests(workspace)
     fingerprints = run_fingerprints(workspace)
     estimate_cost(workspace, requests)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lossguard.config import SystemConfig
-from lossguard.engines.base import Engine, EngineSpec
+from lossguard.engines.base import Engine
 from lossguard.engines.model_facts import read_model_facts
-from lossguard.engines.registry import engine_factory
 from lossguard.errors import IntegrityError
 from lossguard.listener import Listener
 from lossguard.models import resolve_model
@@ -24,6 +23,7 @@ from lossguard.scoring.base import Scorer
 from lossguard.scoring.registry import scorer_factory
 from lossguard.seals import is_sealed, seal
 from lossguard.stages.devices import held_devices, overlaps, scorer_devices
+from lossguard.stages.engine_opening import Surroundings, create_engine, model_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -68,22 +68,18 @@ class Workspace:
 
     def model_path(self, system: SystemConfig) -> Path:
         """The folder that a system serves: its own ``model``, else the target."""
-        return resolve_model(system.model or self.plan.config.model, self.plan.config.folder)
+        return model_path(self.plan.config, system)
 
     def engine(self, system: SystemConfig) -> Engine:
         """The system's engine, created on first use."""
         self.require_online(f"system {system.name!r}")
         if system.name not in self._engines:
             handle = self.plan.handle(system.name)
-            create: Callable[[EngineSpec], Engine] = handle.create if handle else engine_factory(system.engine)
-            spec = EngineSpec(
-                name=system.name,
-                model_path=str(self.model_path(system)),
-                options=system.options,
+            around = Surroundings(
                 folder=self.folder.path / system.name,
                 make_room=lambda devices: self._make_room(system.name, devices),
             )
-            self._engines[system.name] = create(spec)
+            self._engines[system.name] = create_engine(self.plan.config, system, handle, around)
         return self._engines[system.name]
 
     def release(self, system: SystemConfig) -> None:
@@ -91,6 +87,10 @@ class Workspace:
         engine = self._engines.pop(system.name, None)
         if engine is not None:
             engine.close()
+
+    def require_scorer(self) -> None:
+        """Raise UsageError LG0609 or LG0610 now if there is no such scorer here, and not after hours of serving."""
+        scorer_factory(self.plan.config.scorer.engine)
 
     def scorer(self) -> Scorer:
         """The scorer, created on first use."""

@@ -200,6 +200,19 @@ def test_thresholds_frozen_by_other_rules_are_used_and_named(stack: Stack, recor
     assert result.report["run"]["baseline"]["rules_sha256"] == "0" * 64
 
 
+def test_thresholds_that_another_scorer_learned_are_used_and_named(
+    stack: Stack, recorded: Recorded, tmp_path: Path
+) -> None:
+    record = load_record(recorded.path)
+    loaded = {**record.scorer["loaded"], "torch": "1.0", "threads_reason": "another"}
+    other = write_record(tmp_path / "other.safetensors", replace(record, scorer={**record.scorer, "loaded": loaded}))
+    candidate = handle("candidate", ToyEngine(stack.target, batch_size=5))
+    log = (run_gate(recorded_plan(stack, other, candidate)).run_folder / "log.txt").read_text()
+    assert "learned with another scorer (torch: recorded '1.0', here None)" in log
+    same = run_gate(recorded_plan(stack, recorded.path, candidate)).run_folder / "log.txt"
+    assert not same.exists() or "another scorer" not in same.read_text()
+
+
 def test_recording_leaves_candidates_alone(stack: Stack, tmp_path: Path) -> None:
     candidate = ToyEngine(stack.target)
     plan = replace(stack.plan([handle("candidate", candidate)]), budget="3x4", record=tmp_path / "absent")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lossguard.baseline.parameters import claim_parameters, record_name
+from lossguard.baseline.parameters import ANY_CLAIM, claim_parameters, record_name
 from lossguard.baseline.record import load_record, write_record
 from lossguard.baseline.store import BaselineStore
 from lossguard.config import PromptsConfig, config_from_mapping
@@ -41,6 +41,21 @@ def test_a_record_is_found_by_name_claim_and_parameters(store: BaselineStore, tm
     assert store.find("stock", "tree-verify/other", PARAMETERS) is None
     assert store.find("other", "tree-verify/greedy", PARAMETERS) is None
     assert store.find("stock", "tree-verify/greedy", {**PARAMETERS, "seed": 1}) is None
+
+
+def test_a_record_for_any_claim_stands_in_where_a_claim_has_none(store: BaselineStore, tmp_path: Path) -> None:
+    shared = store.put("stock", source(tmp_path, ANY_CLAIM))
+    assert shared.name.startswith("any-claim-")
+    assert store.find("stock", "tree-verify/greedy", PARAMETERS) == shared
+    own = store.put("stock", source(tmp_path, "tree-verify/greedy"))
+    assert store.find("stock", "tree-verify/greedy", PARAMETERS) == own
+    assert store.find("stock", "another", PARAMETERS) == shared
+    assert store.find("stock", "another", {**PARAMETERS, "seed": 1}) is None
+    assert [info.problem for info in store.records("stock")] == [None, None]
+
+
+def test_a_claim_called_as_that_record_has_a_file_of_its_own() -> None:
+    assert record_name("any-claim", PARAMETERS) != record_name(ANY_CLAIM, PARAMETERS)
 
 
 def test_claims_whose_slugs_coincide_have_files_of_their_own() -> None:

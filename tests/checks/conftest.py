@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import Phase, settings
 
 from lossguard.checks.base import Arm, CheckInput, Thresholds
 from lossguard.checks.calibrate import CalibrationInput, calibrate
 from lossguard.records import Request
 from tests.checks.simulated_arms import ArmSpec, beta_shares, make_arm, make_requests, with_logprobs
+
+# A mutant is noticed by the first example that fails: the smallest one is not worth the time.
+settings.register_profile("mutation", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,16 +95,37 @@ def test_an_interrupted_recording_is_resumed(capsys: pytest.CaptureFixture[str])
     assert run([*command, "--resume", ".lossguard/run-0001", *SIZES]) == 4
     assert "leave the other options out" in capsys.readouterr().err
     assert run(["baseline", "record", "stock", "--claim", "one", "--resume", ".lossguard/run-0001"]) == 4
-    assert "the run to resume records 'broken'" in capsys.readouterr().err
+    assert "the stock of .lossguard/run-0001 is 'broken'" in capsys.readouterr().err
     assert run([*command, "--resume", ".lossguard/run-0001"]) == 0
     (info,) = BaselineStore(STORE).records("broken")
     assert info.sizes["num_requests"] == 4, "the plan is that of the run folder"
 
 
+def test_the_stock_of_a_finished_run_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["check", "--candidate", "mine", *SIZES])
+    command = ["baseline", "record", "stock", "--claim", "one", "--from", ".lossguard/run-0001"]
+    assert run([*command, *SIZES]) == 4
+    assert "leave the other options out" in capsys.readouterr().err
+    assert run([*command, "--resume", ".lossguard/run-0001"]) == 4
+    assert run(command) == 0
+    (info,) = BaselineStore(STORE).records("stock")
+    assert (info.claim, info.sizes["max_tokens"]) == ("one", 6)
+    assert len(list(Path(".lossguard").glob("run-*"))) == 1, "nothing was served again"
+
+
+def test_a_record_for_any_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["baseline", "record", "stock", *SIZES, "--any-claim", "--claim", "one"]) == 0
+    shared, own = BaselineStore(STORE).records("stock")
+    assert (shared.path.name.rpartition("-")[0], own.claim) == ("any-claim", "one")
+    assert "recorded any claim: " in capsys.readouterr().out
+    assert run(["baseline", "list"]) == 0
+    assert "stock  any claim  4x6" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["record", "stock"], "--claim"),
+        (["record", "stock"], "--any-claim"),
         (["record", "stok", "--claim", "one"], "Did you mean 'stock'"),
         (["record", "stock", "--claim", " "], "LG0708"),
         (["record", "stock", "--claim", "one", "--budget", "quik"], "Did you mean 'quick'"),

@@ -13,11 +13,11 @@ from lossguard.cli.main import run
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("demo", "check", "score", "baseline", "rejudge", "recheck", "doctor"):
+    for command in ("demo", "check", "score", "baseline", "rejudge", "recheck", "selftest", "doctor"):
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["demo", "check", "score", "baseline", "rejudge", "recheck", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "check", "score", "baseline", "rejudge", "recheck", "selftest", "doctor"])
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out
@@ -33,6 +33,8 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (["check"], "--candidate"),
         (["chekc"], "No such command"),
         (["check", "--budgt", "quick"], "No such option"),
+        (["selftest", "losslesness"], "LG0901"),
+        (["selftest", "losslessness", "--size", "3"], "20"),
         (["score", "absent.jsonl", "--model", "smollm2"], "LG0616"),
     ],
 )

@@ -126,6 +126,48 @@ def test_there_is_no_forced_decode() -> None:
     engine.close()
 
 
+class Talkative:
+    """A system that can be decoded along replies, and tells what is behind it."""
+
+    def __init__(self, rows: list[list[int]] | None = None) -> None:
+        self.rows = rows
+
+    def __call__(self, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
+        return echo(prompts, max_new_tokens)
+
+    def forced_decode(self, prompts: list[list[int]], replies: list[list[int]]) -> list[list[int]]:
+        asked = zip(prompts, replies, strict=True)
+        return [[prompt[0] + token for token in reply] for prompt, reply in asked] if self.rows is None else self.rows
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"version": 3, "engine": "mine", "host": {"cpu.model": "elsewhere"}}
+
+
+def test_an_object_is_decoded_along_replies() -> None:
+    engine = engine_of(Talkative())
+    assert engine.capabilities.forced_decode
+    prefixes = [
+        ForcedPrefix(request=make_request("0"), served_ids=(1, 2, 3), num_positions=2),
+        ForcedPrefix(request=make_request("5"), served_ids=(4,), num_positions=1),
+    ]
+    assert engine.forced_decode(prefixes) == [(11, 12), (19,)]
+
+
+@pytest.mark.parametrize("rows", [[], [[1.5]], [["a"]], [[-1]]])
+def test_decode_of_an_object_is_checked(rows: list[list[int]]) -> None:
+    with pytest.raises(EngineError, match="LG0215"):
+        engine_of(Talkative(rows)).forced_decode(
+            [ForcedPrefix(request=make_request("0"), served_ids=(1,), num_positions=1)]
+        )
+
+
+def test_an_object_tells_what_is_behind_it_but_not_another_kind_of_engine() -> None:
+    facts = engine_of(Talkative(), batch_size=2).fingerprint()
+    assert (facts["version"], facts["engine"], facts["batch_size"]) == (3, "callable", 2)
+    assert facts["host"] == {"cpu.model": "elsewhere"}
+    assert facts["target"].endswith(":Talkative")
+
+
 def test_a_plan_takes_the_handle() -> None:
     handle = systems.from_callable(echo, name="patch-41", expect={"diverging": True})
     plan = Plan(Config(model="m", systems={}), baseline=systems.from_callable(echo, name="stock"), candidates=[handle])

@@ -32,6 +32,8 @@ RECORDS: dict[str, list[dict[str, Any]]] = {
         {"lang": "en", "query": "Write an essay."},
         {"lang": "zh", "query": "x"},
         {"lang": "en", "query": "y" * 20_000},
+        {"query": "Write a letter, s\u2019il vous pla\u00eet."},  # as the package has them: without a language
+        {"query": "\u5199\u4e00\u5c01\u4fe1 (a letter)"},
     ],
 }
 EXPECTED: dict[str, list[list[tuple[str, str]]]] = {
@@ -39,7 +41,7 @@ EXPECTED: dict[str, list[list[tuple[str, str]]]] = {
     "human-eval": [[("user", "Complete this Python function:\n\ndef f(x):\n")]],
     "gsm8k": [[("user", "How many?")]],
     "logiqa": [[("system", "Instructions: choose."), ("user", "Passage: it rains.\nOption 1: wet")]],
-    "writingbench": [[("user", "Write an essay.")]],
+    "writingbench": [[("user", "Write an essay.")], [("user", "Write a letter, s\u2019il vous pla\u00eet.")]],
 }
 Install = Callable[[str, bytes | None], Path]
 

@@ -14,6 +14,7 @@ from lossguard.pytest_plugin.devices import (
     Ledger,
     assign,
     device_environment,
+    lack,
     parse_devices,
     require_lease,
     restore,
@@ -131,3 +132,20 @@ def test_the_process_is_restricted_and_given_back(monkeypatch: pytest.MonkeyPatc
     )
     assert parse_devices("auto", os.environ) == ("GPU-9",)
     assert device_environment(["cpu:0"]) == {"LOSSGUARD_DEVICE": "cpu:0"}
+
+
+def test_a_claim_that_needs_more_devices_than_its_process_has_is_red(project: Project) -> None:
+    project.write(claim("p", "good").replace('"p"', '"p", gpus=2') + claim("q", "good").replace('"q"', '"q", gpus=1'))
+    assert project.run(DEVICES).code == 0
+    project.workers = ("-n2",)
+    done = project.run(DEVICES)
+    assert done.code == 1, done.out
+    assert "1 pass, 0 fail, 1 inconclusive" in done.line
+    assert "the claim needs 2 devices, and this process has 1 (cpu:" in done.out
+
+
+def test_a_process_without_devices_has_none() -> None:
+    assert lack(0, "auto", {"CUDA_VISIBLE_DEVICES": ""}) == ""
+    assert lack(1, "auto", {"CUDA_VISIBLE_DEVICES": ""}) == "the claim needs 1 devices, and this process has 0 (none)"
+    assert lack(2, "auto", {"CUDA_VISIBLE_DEVICES": "0,1", "LOSSGUARD_DEVICE": "0"}) != ""
+    assert lack(2, "auto", {"CUDA_VISIBLE_DEVICES": "0,1"}) == ""

@@ -43,6 +43,22 @@ def test_explain_shows_a_pass_too(project: Project) -> None:
     assert "LOSSLESS  good against stock" in project.run("--lossguard-explain").out
 
 
+def test_progress_is_shown_live_and_beside_a_failure(project: Project) -> None:
+    line = "lossguard: serve good: 2 requests in 0 s"
+    project.write(PASS)
+    assert line in project.run("-s").out
+    assert line not in project.run().out
+    project.write(FAIL)
+    out = project.run().out
+    assert "lossguard: serve bad: 2 requests in 0 s" in out.split("Captured stdout call")[1]
+
+
+def test_a_pass_says_what_it_could_have_caught(project: Project) -> None:
+    project.write(PASS + FAIL)
+    rows = [line for line in project.run().out.splitlines() if line.startswith(("PASS ", "FAIL "))]
+    assert ["power: a true excess of 0.46 points gets FAIL 90 times in 100" in row for row in rows] == [False, True]
+
+
 def test_the_header_says_what_was_asked(both: Project) -> None:
     both.write(PASS)
     out = both.run("--lossguard-seed=5", "--lossguard-budget=12x34", "--lossguard-advisory").out
@@ -247,3 +263,22 @@ def test_budget_names_are_those_of_plans() -> None:
     assert tuple(BUDGETS) == lossguard_pytest.BUDGET_NAMES
     for text in (*lossguard_pytest.BUDGET_NAMES, "210x24"):
         assert lossguard_pytest.budget_text(text) == parse_budget(text).name
+
+
+FORKED = (
+    "import sys, types\n"
+    "def pytest_addoption(parser): parser.addoption('--forked', action='store_true', dest='forked')\n"
+    "cuda = types.SimpleNamespace(is_initialized=lambda: {in_use})\n"
+    "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)\n"
+)
+
+
+def test_forked_claims_after_cuda_was_initialised_are_refused(both: Project) -> None:
+    both.write(PASS, conftest=FORKED.format(in_use=True))
+    done = both.run("--forked")
+    assert done.code == 4, done.out
+    assert "LG0814" in done.err
+    assert both.served == []
+    assert both.run().code == 0
+    both.write(PASS, conftest=FORKED.format(in_use=False))
+    assert both.run("--forked").code == 0

@@ -34,9 +34,10 @@ def test_every_worker_dies_and_none_is_replaced(distributed: Project) -> None:
     assert "FAILED" in done.line
 
 
-def test_a_report_that_cannot_be_sent_is_noticed(distributed: Project) -> None:
+@pytest.mark.parametrize("value", ["object()", "__import__('numpy').float64(1.5)", "Path('x')"])
+def test_a_report_that_cannot_be_sent_is_noticed(distributed: Project, value: str) -> None:
     """A failing test whose report dies with its worker: pytest alone says exit 0 here."""
-    lost = "def test_other(record_property):\n    record_property('thing', object())\n    assert False\n"
+    lost = f"def test_other(record_property):\n    record_property('thing', {value})\n    assert False\n"
     distributed.write(claim("p", "good") + lost)
     done = distributed.run()
     assert done.code == 1, done.out
@@ -69,6 +70,19 @@ def test_a_verdict_that_was_announced_and_never_arrived_is_noticed(distributed: 
     done = distributed.run()
     assert done.code == 1
     assert "1 pass, 0 fail, 1 inconclusive, 1 lost" in done.line
+
+
+@pytest.mark.parametrize("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal", "each"])
+def test_every_way_to_distribute_gives_the_same_verdicts(project: Project, dist: str) -> None:
+    """Some versions of xdist rename tests under loadgroup; claims keep their names, and nothing counts as lost."""
+    project.workers = ("-n2", f"--dist={dist}") if dist != "each" else ("--tx=2*popen", "--dist=each")
+    group = "@pytest.mark.xdist_group('timing')"
+    project.write(claim("p", "good", above=group) + claim("f", "bad", above=group) + "def test_other(): pass\n")
+    done = project.run("--lossguard-json=report.json")
+    assert done.code == 1, done.out
+    assert "FAILED (1 pass, 1 fail, 0 inconclusive, 0 lost) -> exit 1" in done.line
+    report = json.loads((project.path / "report.json").read_text())
+    assert [entry["id"] for entry in report["claims"]] == ["f", "p"]
 
 
 def test_a_session_without_lossguard_is_left_alone(distributed: Project) -> None:

@@ -75,7 +75,17 @@ CASES = {
         tests=FAIL + claim("o", "foreign"), line="FAILED (1 fail, 1 inconclusive, 0 lost)"
     ),
     "a speed claim": Case(
-        tests=claim("t", "good", body="lossguard.assert_faster(than=1.2)"), code=4, line="FAILED (0 fail, 1 inconcl"
+        tests=claim("t", "good", body="lossguard.assert_faster(than=1.2)"), code=0, line="PASSED (1 pass)"
+    ),
+    "a speed claim that fails": Case(
+        tests=claim("t", "bad", body="lossguard.assert_not_slower(margin=0.02)"), line="FAILED (1 fail, "
+    ),
+    "a timing option that does not exist": Case(
+        tests=claim("t", "good", body="lossguard.assert_faster(pears=3)"), code=4, line="FAILED (0 fail, 1 inconcl"
+    ),
+    "the second verb of a test is judged too": Case(
+        tests=claim("t", "good", body="lossguard.assert_lossless(); lossguard.assert_faster(than=9.0)"),
+        line="FAILED (1 fail, ",
     ),
     "no candidate": Case(tests=claim("c"), code=4, line="FAILED (0 fail, 1 inconclusive, 0 lost) -> exit 4"),
     "expected to fail": Case(
@@ -125,6 +135,10 @@ REFUSED = {
     ),
     "no claim": ('@pytest.mark.lossguard(candidate="x")\ndef test_it(lossguard): pass\n', "LG0801"),
     "another type": ("@pytest.mark.lossguard(claim=3)\ndef test_it(lossguard): pass\n", "LG0801"),
+    "repeats that are no number": (claim("x").replace('"x"', '"x", repeats="2"'), "repeats= must be a whole number"),
+    "no repeat at all": (claim("x").replace('"x"', '"x", repeats=0'), "repeats= must be a whole number"),
+    "a truth value for a number": (claim("x").replace('"x"', '"x", gpus=True'), "gpus= must be a whole number"),
+    "an unknown rule": (claim("x").replace('"x"', '"x", rule="strict"'), "the marker has no argument 'rule'"),
     "an unknown budget": (
         '@pytest.mark.lossguard(claim="x", budget="quik")\ndef test_it(lossguard): pass\n',
         "Did you mean 'quick'?",

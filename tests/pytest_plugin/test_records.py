@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,9 @@ def test_recorded_then_kept_then_judged_by(both: Project) -> None:
     (both.path / "served.txt").unlink()
     done = both.run()
     assert done.code == 0
-    assert "3 records in" in done.out
+    (header,) = [line for line in done.out.splitlines() if line.startswith("lossguard 0")]
+    assert re.search(r"baseline=stock@[0-9a-f]{8} \(3 records of 2026-01-02 in .*stock; claims without", header)
+    assert "power: a true excess of 0.46 points gets FAIL 90 times in 100" in header
     assert both.served == sorted(f"serve good by {path.name} standard" for path in records(both))
 
 
@@ -69,12 +74,13 @@ def test_a_test_that_fails_is_not_recorded(both: Project) -> None:
     assert [path.name[:2] for path in records(both)] == ["b-"]
 
 
-def test_a_store_that_cannot_be_written_is_red(both: Project) -> None:
+def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(both: Project) -> None:
     both.write(TESTS)
     (both.path / "file").write_text("")
     done = both.run("--lossguard-update=new", "--lossguard-baselines-dir=file/below")
-    assert done.code == 1, done.out
-    assert "LG0707" in done.out
+    assert done.code == 4, done.out
+    assert "LG0707" in done.err
+    assert both.served == []
 
 
 def test_live_leaves_the_record_alone(project: Project) -> None:
@@ -154,3 +160,73 @@ def test_without_a_baseline_a_claim_is_inconclusive(both: Project) -> None:
     assert done.code == 1
     assert "no baseline is given" in done.out
     assert both.served == []
+
+
+def test_a_record_that_is_not_comparable_is_refused_before_anything_runs(both: Project) -> None:
+    both.write(claim("a", "good") + claim("b", "good"))
+    both.run("--lossguard-update=new")
+    (both.path / "served.txt").unlink()
+    (both.path / "stock-has-changed").touch()
+    done = both.run()
+    assert done.code == 4, done.out
+    assert "LG0705" in done.err
+    assert both.served == []
+    assert both.run("--lossguard-live").code == 0, "stock of here and now needs no record"
+
+
+def test_a_record_with_other_parameters_is_named(both: Project) -> None:
+    both.write(claim("a", "good"))
+    both.run("--lossguard-update=new")
+    (old,) = records(both)
+    done = both.run("--lossguard-budget=quick", "--lossguard-json=out.json")
+    assert done.code == 0, done.out
+    words = f"no record of this claim with these parameters ({old.name} has sizes.max_tokens: recorded 256, asked 64"
+    assert f"stock ran live ({words}" in done.out
+    (entry,) = json.loads((both.path / "out.json").read_text())["claims"]
+    assert entry["baseline_reason"].startswith(words)
+
+    (both.path / "lossguard.toml").write_text(WITHOUT_STOCK)
+    done = both.run("--lossguard-budget=quick")
+    assert done.code == 1, done.out
+    assert f"stock has {words}" in done.out
+
+
+def test_a_second_session_does_not_record_into_the_same_store(both: Project) -> None:
+    both.write(TESTS)
+    root = both.path / ".lossguard-baselines"
+    root.mkdir()
+    held = os.open(root, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    done = both.run("--lossguard-update=new")
+    assert done.code == 4, done.out
+    assert "LG0813" in done.err
+    assert both.served == []
+    assert both.run().code == 0, "reading goes on"
+    os.close(held)
+    assert both.run("--lossguard-update=new").code == 0
+
+
+OTHER_WRITER = (
+    "def pytest_addoption(parser):\n"
+    "    parser.addoption('--snapshot-update', action='store_true', dest='update_snapshots')\n"
+)
+
+
+def test_another_plugin_does_not_write_its_baselines_in_the_same_session(both: Project) -> None:
+    both.write(TESTS, conftest=OTHER_WRITER)
+    done = both.run("--lossguard-update=new", "--snapshot-update")
+    assert done.code == 4, done.out
+    assert "--lossguard-update and --snapshot-update are given together" in done.err
+    assert both.served == []
+    assert both.run("--snapshot-update").code == 0, "only a session that records is refused"
+
+
+def test_repeats_are_recorded_and_judged(both: Project) -> None:
+    repeated = claim("a", "good").replace('claim="a"', 'claim="a", repeats=3')
+    both.write(repeated)
+    both.run("--lossguard-update=new")
+    assert both.run().code == 0
+    (path,) = records(both)
+    assert f"serve good by {path.name} standard x3" in both.served
+    both.write(claim("a", "good"))
+    assert "repeats: recorded 3, asked 1" in both.run().out

@@ -1,4 +1,4 @@
-"""Fault 5: a reply that lacks its tail and is reported as full length."""
+"""F41: a reply that lacks its tail and is reported as full length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lossguard_suites.adversarial.faults.drawing import is_hit
 def cut_replies(
     output: ServedOutput, request: Request, *, tokens: int = 4, every: int = 1, seed: int = 0
 ) -> ServedOutput:
-    """Fault 5. Drops the last ``tokens`` tokens, leaving at least one; replies of one token stay as they are."""
+    """F41. Drops the last ``tokens`` tokens, leaving at least one; replies of one token stay as they are."""
     keep = max(1, len(output.ids) - tokens)
     if keep >= len(output.ids) or not is_hit(request, every=every, seed=seed):
         return output

@@ -1,4 +1,4 @@
-"""Fault 3: replies that stop early. The stop id is a served token, so the reply's structure stays sound."""
+"""O1: replies that stop early. The stop id is a served token, so the reply's structure stays sound."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def early_stop(
     seed: int = 0,
     sentence_end_ids: list[int] | None = None,
 ) -> EarlyStop:
-    """Fault 3. A sentence that ends before reply position ``after`` does not stop the reply.
+    """O1. A sentence that ends before reply position ``after`` does not stop the reply.
 
     Sentence ends are ids whose text ends in ``.``, ``!`` or ``?``, found with the model's own tokenizer unless
     given. Raises ValueError if the requests have no stop id: there would be nothing to stop with.

@@ -1,4 +1,4 @@
-"""Fault 1: a bias on every n-th id, from some position on."""
+"""F65: a bias on every n-th id, from some position on."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class IdBias(LogitsProcessor):
 def bias_every_seventh(
     context: BatchContext, *, strength: float = 2.0, modulus: int = 7, after: int = 12, every: int = 1, seed: int = 0
 ) -> IdBias:
-    """Fault 1. ``after`` is the first reply position that is hit; one reply in ``every`` is hit."""
+    """F65. ``after`` is the first reply position that is hit; one reply in ``every`` is hit."""
     rows = tuple(row for row, request in enumerate(context.requests) if is_hit(request, every=every, seed=seed))
     return IdBias(strength=strength, modulus=modulus, first_length=context.prompt_length + after, rows=rows)

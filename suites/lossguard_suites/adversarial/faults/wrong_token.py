@@ -1,4 +1,4 @@
-"""Fault 2: one wrong token in a few replies; the reply goes on from it."""
+"""F64: one wrong token in a few replies; the reply goes on from it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wrong_token(
     gap_nats: float = 4.0,
     window: tuple[int, int] = (4, 40),
 ) -> WrongToken:
-    """Fault 2. Each hit reply draws its position from ``window`` (both ends included, below max_tokens)."""
+    """F64. Each hit reply draws its position from ``window`` (both ends included, below max_tokens)."""
     earliest, latest = window
     lengths = {}
     for row, request in enumerate(context.requests):

@@ -1,11 +1,9 @@
-"""Faults: each does what it says, in the replies and at the positions that its seed draws."""
+"""Faults of single tokens: each does what it says, in the replies and at the positions that its seed draws."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,8 @@ from transformers import AutoModelForCausalLM
 from lossguard.engines.base import EngineSpec
 from lossguard.engines.extensions import BatchContext
 from lossguard.engines.transformers_engine import create
-from lossguard.errors import UsageError
-from lossguard.records import FinishReason, ReportedLogprobs, Request, SamplingParams, ServedOutput
-from lossguard_suites.adversarial.faults import FAULTS, Fault, fault
-from lossguard_suites.adversarial.faults.cut_replies import cut_replies
+from lossguard.records import FinishReason, Request, SamplingParams, ServedOutput
+from lossguard_suites.adversarial.faults import Fault, fault
 from lossguard_suites.adversarial.faults.drawing import is_hit
 from lossguard_suites.adversarial.faults.early_stop import early_stop, sentence_ends
 from lossguard_suites.adversarial.faults.logit_bias import bias_every_seventh
@@ -72,23 +68,6 @@ def serve(path: str, requests: Sequence[Request], planted: Fault | None = None, 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-
-
-def test_the_list_is_sound() -> None:
-    assert [item.number for item in FAULTS] == list(range(1, len(FAULTS) + 1))
-    assert len({item.name for item in FAULTS}) == len(FAULTS)
-    for item in FAULTS:
-        module, _, attribute = item.target.partition(":")
-        assert callable(getattr(import_module(module), attribute))
-        assert item.seen_by
-        assert not set(item.seen_by) & set(item.missed_by)
-        assert item.options(seed=3)[item.option][0]["seed"] == 3
-
-
-def test_an_unknown_fault_names_the_near_miss() -> None:
-    assert fault("wrong-token").number == 2
-    with pytest.raises(UsageError, match="Did you mean 'wrong-token'"):
-        fault("wrong-tokens")
 
 
 def test_a_stock_reply_has_none_of_the_faults_that_act_always(tiny_path: str) -> None:
@@ -230,24 +209,13 @@ def test_near_ties_are_swapped_and_others_kept() -> None:
         swap_near_ties(context_of(make_requests(1)), delta=-1.0)
 
 
-def test_a_cut_reply_claims_full_length() -> None:
-    request = make_requests(1)[0]
-    output = ServedOutput(
-        request_id="r0",
-        ids=(5, 6, 7, 8, 9, STOP_ID),
-        finish_reason=FinishReason.STOP,
-        stop_reason=STOP_ID,
-        arrival_ns=(1, 2, 3, 4, 5, 6),
-        logprobs=ReportedLogprobs(served=(-1.0,) * 6, top_ids=((1,),) * 6, top_logprobs=((-1.0,),) * 6),
-        telemetry={"batch": (3.0,), "block_position": (0.0,) * 6},
-    )
-    cut = cut_replies(output, request, tokens=2)
-    assert cut.ids == (5, 6, 7, 8)
-    assert (cut.finish_reason, cut.stop_reason) == (FinishReason.LENGTH, None)
-    assert cut.logprobs is not None
-    lengths = {len(cut.arrival_ns), len(cut.logprobs.served), len(cut.logprobs.top_ids), len(cut.logprobs.top_logprobs)}
-    assert lengths == {4}
-    assert cut.telemetry == {"batch": (3.0,), "block_position": (0.0,) * 4}
-    assert cut_replies(output, request, tokens=99).ids == (5,)
-    one = replace(output, ids=(5,))
-    assert cut_replies(one, request) is one
+def test_near_ties_that_fall_either_way_are_drawn_by_reply_and_position() -> None:
+    context = context_of(make_requests(200))
+    scores = torch.zeros(200, VOCAB_SIZE)
+    scores[:, 1], scores[:, 4] = 10.0, 9.99
+    half = swap_near_ties(context, flipped=0.5, seed=3)
+    first, second = (half(at_position(position, 200), scores).argmax(dim=-1) for position in (3, 4))
+    assert 70 < int((first == 4).sum()) < 130
+    assert not torch.equal(first, second)
+    assert torch.equal(half(at_position(3, 200), scores).argmax(dim=-1), first)
+    assert bool((swap_near_ties(context, flipped=0.0)(at_position(3, 200), scores).argmax(dim=-1) == 1).all())

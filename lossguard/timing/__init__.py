@@ -1,0 +1,1 @@
+"""Statistics of paired timing: arrays in, estimates and verdicts out. No I/O, no engine, no torch."""

@@ -1,0 +1,1 @@
+"""Simulated timing campaigns, judged by the same functions as measured ones."""
