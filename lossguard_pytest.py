@@ -61,7 +61,8 @@ def filled_text(text: str) -> str:
     raise argparse.ArgumentTypeError("the value is empty")
 
 
-# name, metavar (None: a switch), type, help. Every one but the switches is an ini setting too: lossguard_NAME.
+COMMAND_LINE_ONLY = ("update",)  # a setting that records would keep a whole project from ever being judged
+# name, metavar (None: a switch), type, help. Every one but switches and those above is an ini setting: lossguard_NAME.
 OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("baseline", "NAME|PATH", filled_text, "judge against this baseline: a record, else the system of that name"),
     ("candidate", "NAME", filled_text, "the system to judge, where a marker names none"),
@@ -95,7 +96,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             group.addoption(f"--lossguard-{name}", dest=dest, action="store_true", default=False, help=text)
         else:
             group.addoption(f"--lossguard-{name}", dest=dest, metavar=metavar, type=kind, default=None, help=text)
-            parser.addini(dest, text, default=None)
+            if name not in COMMAND_LINE_ONLY:
+                parser.addini(dest, text, default=None)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -116,7 +118,8 @@ def is_asked(config: pytest.Config) -> bool:
     """Whether any option or ini setting of lossguard is given."""
     for name, metavar, _, _ in OPTIONS:
         dest = f"lossguard_{name.replace('-', '_')}"
-        if config.getoption(dest) or (metavar is not None and config.getini(dest)):
+        is_setting = metavar is not None and name not in COMMAND_LINE_ONLY
+        if config.getoption(dest) or (is_setting and config.getini(dest)):
             return True
     return False
 

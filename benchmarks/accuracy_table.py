@@ -26,7 +26,7 @@ from lossguard.gate_result import GateResult
 from lossguard.models import default_model_path
 from lossguard.plan import Budget, Plan
 from lossguard.prompts.render import load_tokenizer
-from lossguard.records import Request, SamplingParams
+from lossguard.records import Request, SamplingParams, Verdict
 from lossguard.report.terminal import render_table
 from lossguard.run_folder import read_outputs
 
@@ -37,7 +37,7 @@ CANDIDATES = {
     "wrong-token": "faulty",
     "swapped-ties": "faulty",
 }
-NUM_PILOT, NUM_CALIBRATION = 64, 80
+NUM_PILOT, NUM_CALIBRATION = 64, 240
 LOWEST, HIGHEST = 0.2, 0.8
 Z_95 = 1.959964
 
@@ -60,6 +60,7 @@ class Row:
     audited_positions: int | None
     verdict: str
     failed: tuple[str, ...]
+    inconclusive: tuple[str, ...] = ()
 
 
 def wilson(right: int, number: int) -> tuple[float, float]:
@@ -186,7 +187,8 @@ def _row(system: str, right: Mapping[str, Sequence[bool]], result: GateResult) -
         unexplained_events=checks["event"].evidence.get("candidate_unexplained_requests") if checks else None,
         audited_positions=checks["event"].evidence.get("num_audited_positions") if checks else None,
         verdict="" if claim is None else claim.verdict.value,
-        failed=tuple(name for name, check in checks.items() if check.verdict.value == "FAIL"),
+        failed=tuple(name for name, check in checks.items() if check.verdict is Verdict.FAIL),
+        inconclusive=tuple(name for name, check in checks.items() if check.verdict is Verdict.INCONCLUSIVE),
     )
 
 
@@ -197,6 +199,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
+    by = row.failed or row.inconclusive
     difference, low, high = row.difference_points, row.difference_low_points, row.difference_high_points
     return [
         row.system,
@@ -205,7 +208,7 @@ def _cells(row: Row) -> list[str]:
         "" if difference is None else f"{difference:+.1f} pt ({low:+.1f} to {high:+.1f})",
         "" if row.mismatch_fraction is None else f"{row.mismatch_fraction:.2%}",
         "" if row.unexplained_events is None else f"{row.unexplained_events} ({row.audited_positions} audited)",
-        row.verdict + (f" by {', '.join(row.failed)}" if row.failed else ""),
+        row.verdict + (f" by {', '.join(by)}" if by else ""),
     ]
 
 

@@ -1,6 +1,7 @@
 """Items of simple tasks from reasoning-gym, each behind worked examples of its own.
 
-Every item gets other examples, so that no two prompts share a text and each stays one cluster of the statistics.
+Prompts that share 13 tokens in a row are one cluster of the statistics, and a sum with its answer is nearly that long.
+So an example is drawn again until the prompt shares no nine pieces (digits, signs, words) in a row with an earlier one.
 The texts are made by the package at run time; a file of items serves machines that lack it.
 """
 
@@ -8,10 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+PASSAGE_LENGTH = 9
+DRAWS_PER_EXAMPLE = 40
+_PIECE = re.compile(r"[^\W\d_]+|\S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +49,12 @@ def _problem(text: str) -> str:
     return text.partition(": ")[2].partition(". ")[0].strip().removesuffix("=").strip() + " ="
 
 
-def _sequence(text: str) -> str:
-    return text.removesuffix("?").strip()
-
-
 _SMALL = {"min_digits": 1, "max_digits": 1}
 _SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
 TASKS = (
     Task(name="sums-6", dataset="chain_sum", shots=6, shorten=_problem, options=_SUMS, asked={"min_digits": 1}),
     Task(name="small-sums-6", dataset="chain_sum", shots=6, shorten=_problem, options=_SUMS, asked=_SMALL),
     Task(name="small-sums-12", dataset="chain_sum", shots=12, shorten=_problem, options=_SUMS, asked=_SMALL),
-    Task(name="sequences-4", dataset="number_sequence", shots=4, shorten=_sequence, options={}),
 )
 
 
@@ -61,16 +62,39 @@ def make_items(task: Task, number: int, seed: int) -> list[Item]:
     """``number`` items of one task. Raises ModuleNotFoundError without the package."""
     import reasoning_gym
 
-    examples = reasoning_gym.create_dataset(task.dataset, seed=seed, size=number * task.shots, **task.options)
+    most = number * task.shots * DRAWS_PER_EXAMPLE
+    examples = reasoning_gym.create_dataset(task.dataset, seed=seed, size=most, **task.options)
     settings = {**task.options, **task.asked}
     asked = reasoning_gym.create_dataset(task.dataset, seed=seed + 1_000_003, size=number, **settings)
-    items = []
-    for index in range(number):
-        rows = [examples[index * task.shots + shot] for shot in range(task.shots)]
-        lines = [f"{task.shorten(row['question'])} {row['answer']}" for row in rows]
-        lines.append(task.shorten(asked[index]["question"]))
-        items.append(Item(task=task.name, prompt="\n".join(lines), answer=str(asked[index]["answer"])))
-    return items
+    drawn = (f"{task.shorten(examples[at]['question'])} {examples[at]['answer']}" for at in range(most))
+    questions = [task.shorten(asked[index]["question"]) for index in range(number)]
+    prompts = distinct_prompts(questions, drawn, task.shots)
+    return [
+        Item(task=task.name, prompt=prompt, answer=str(asked[index]["answer"])) for index, prompt in enumerate(prompts)
+    ]
+
+
+def distinct_prompts(questions: Sequence[str], drawn: Iterator[str], shots: int) -> list[str]:
+    """Each question behind ``shots`` of the drawn examples. Raises SystemExit if they do not last."""
+    seen: set[tuple[str, ...]] = set()
+    prompts = []
+    for question in questions:
+        lines: list[str] = []
+        while len(lines) < shots:
+            example = next(drawn, None)
+            if example is None:
+                raise SystemExit(f"too few different examples for {len(questions)} prompts of {shots} each")
+            ending = [question] if len(lines) == shots - 1 else []
+            if seen.isdisjoint(_passages("\n".join([*lines, example, *ending]))):
+                lines.append(example)
+        prompts.append("\n".join([*lines, question]))
+        seen.update(_passages(prompts[-1]))
+    return prompts
+
+
+def _passages(text: str) -> set[tuple[str, ...]]:
+    pieces = _PIECE.findall(text)
+    return {tuple(pieces[at : at + PASSAGE_LENGTH]) for at in range(len(pieces) - PASSAGE_LENGTH + 1)}
 
 
 def write_items(path: Path, number: int, seed: int) -> None:

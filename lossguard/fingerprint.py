@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from lossguard.errors import IntegrityError
+from lossguard.errors import IntegrityError, UsageError
 from lossguard.file_hashes import HashCache
 from lossguard.host_facts import host_facts
 from lossguard.model_facts import model_facts
@@ -29,6 +29,9 @@ WHY = {
     "os": "other system libraries bring other kernels and mathematical functions",
     "python": "another Python runs other builds of every package",
 }
+
+HOST_GROUPS = ("versions", "device", "cpu", "threads", "environment")
+TOLD_BY_ENGINE = "host facts told by the engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,22 +129,60 @@ def collect_fingerprint(
     the folder that the system itself serves where that is another one, ``served_revision`` a revision of its code.
     The engine's ``reasons`` (how it made its automatic choices) explain and do not identify. Its ``host``, where it
     has one, stands in place of this machine's facts: the replies come from there.
-    Reads all weights unless ``hashes`` knows them. Raises UsageError LG0104 or LG0108, IntegrityError
-    LG0101, LG0103 or LG0105, and StorageError LG0102.
+    Reads all weights unless ``hashes`` knows them. Raises UsageError LG0104, LG0108 or LG0109 (``host``),
+    IntegrityError LG0101, LG0103 or LG0105, and StorageError LG0102.
     """
     cache = HashCache.default() if hashes is None else hashes
     own = {} if served is None else model_facts(served, cache)
     if served_revision is not None:
         own["revision"] = served_revision
     host, measured = host_facts()
+    if "host" in engine:
+        host = told_host(engine["host"])
+        measured = {**measured, "host_source": TOLD_BY_ENGINE}
     own_reasons = {"reasons": engine["reasons"]} if "reasons" in engine else {}
     identity = {
         **_flat("target", model_facts(target, cache)),
         **_flat("served", own),
         **_flat("engine", {key: value for key, value in engine.items() if key not in ("reasons", "host")}),
-        **engine.get("host", host),
+        **host,
     }
     return Fingerprint(identity=identity, measured={**_flat("engine", own_reasons), **measured})
+
+
+def told_host(host: object) -> dict[str, Any]:
+    """What an engine says about the machine that made its replies, checked. Raises UsageError LG0109.
+
+    Keys are those of ``host_facts`` with at least ``versions.torch`` and one of ``device.*``; values are JSON. Facts of
+    the target or of the engine are never the engine's to replace.
+    """
+    if not isinstance(host, Mapping) or not host:
+        raise _bad_host(f"is {host!r}")
+    odd = sorted(str(key) for key in host if not isinstance(key, str) or not _is_host_key(key))
+    if odd:
+        raise _bad_host(f"has the keys {', '.join(odd)}, which are no facts of a machine")
+    if host.get("versions.torch") is None or not any(key.startswith("device.") for key in host):
+        raise _bad_host("says not both versions.torch and a device.* (device.names = [] for a machine without one)")
+    try:
+        require_finite(host, "host")
+        _canonical(host)
+    except (TypeError, ValueError) as error:
+        raise _bad_host(f"holds what is no JSON ({error})") from error
+    return dict(host)
+
+
+def _is_host_key(key: str) -> bool:
+    group, _, name = key.partition(".")
+    return key in ("os", "python") or (group in HOST_GROUPS and bool(name))
+
+
+def _bad_host(found: str) -> UsageError:
+    return UsageError(
+        f"the engine's fingerprint has a host that {found}",
+        why="it stands in place of this machine's facts, so replies of unknown machines would count as comparable",
+        fix="give the facts of the machine that served, as lossguard.host_facts.host_facts() names them, or no host",
+        code="LG0109",
+    )
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> dict[str, Any]:

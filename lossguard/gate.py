@@ -39,7 +39,8 @@ from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
-from lossguard.stages.timing.stage import not_judged_again, record_noise_profile, time_systems
+from lossguard.stages.stock_guard import guarded_thresholds
+from lossguard.stages.timing.stage import judged_replies, not_judged_again, record_noise_profile, time_systems
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
 from lossguard.timing_plan import Timing, bad_timing
 
@@ -90,7 +91,7 @@ def run_timing(plan: Plan, *, listener: Listener | None = None, command: Sequenc
     """
     plan.require_candidates()
     timing = _timing_of(plan)
-    with _open_run(plan, listener) as workspace:
+    with _open_run(plan, listener, scores=False) as workspace:
         run = {**_run_facts(workspace, command), "baseline": None}
         claims, suite = time_systems(workspace, timing)
         for claim in claims:
@@ -117,7 +118,7 @@ def record_noise(plan: Plan, *, listener: Listener | None = None) -> Path:
     stock_only = replace(plan, candidates=(), record=None)
     require_name(plan.stock.name)
     timing = _timing_of(plan)
-    with _open_run(stock_only, listener) as workspace:
+    with _open_run(stock_only, listener, scores=False) as workspace:
         return record_noise_profile(workspace, timing)
 
 
@@ -154,7 +155,7 @@ def record_baseline(plan: Plan, *, claim: str, target: Path, listener: Listener 
     require_name(plan.stock.name)
     record_name(claim, claim_parameters(stock_only))
     require_writable(target)
-    with _open_run(stock_only, listener) as workspace:
+    with _open_run(stock_only, listener, scores=False) as workspace:
         return write_record(target, record_stock(workspace, claim, rules_sha256()))
 
 
@@ -176,14 +177,18 @@ def record_from_run(run_folder: Path, *, claim: str, target: Path) -> Path:
 
 
 @contextmanager
-def _open_run(plan: Plan, listener: Listener | None) -> Iterator[Workspace]:
-    """The run folder of a plan, locked, with a workspace that is closed at the end, and a scorer that is there."""
+def _open_run(plan: Plan, listener: Listener | None, *, scores: bool = True) -> Iterator[Workspace]:
+    """The run folder of a plan, locked, with a workspace that is closed at the end.
+
+    ``scores``: a scorer that is not there is an error now, and not after hours of serving.
+    """
     folder = RunFolder.open(plan.resume) if plan.resume else RunFolder.create(plan.folder)
     with only_process(folder):
         _keep_plan(plan, folder)
         workspace = Workspace(plan=plan, folder=folder, listener=listener or SilentListener())
         try:
-            workspace.require_scorer()
+            if scores:
+                workspace.require_scorer()
             yield workspace
         finally:
             workspace.close()
@@ -231,7 +236,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         case = Case(system=system, stock_outputs=stock_outputs, calibration=calibration, power=power)
         claims.append(_judge_system(workspace, requests.test, case))
         workspace.listener.claim(claim_to_json(claims[-1]), run)
-    claims += _speed_claims(workspace, run)
+    claims += _speed_claims(workspace, run, claims, stock_outputs)
     facts = RunFacts(
         run=run,
         fingerprint=with_scorer(workspace, fingerprints),
@@ -243,7 +248,9 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
     return _finish(workspace, tuple(claims), facts)
 
 
-def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
+def _speed_claims(
+    workspace: Workspace, run: Mapping[str, Any], lossless: Sequence[Claim], stock_outputs: Sequence[ServedOutput]
+) -> list[Claim]:
     """Claims NAME/speed where the plan asks for them. They are measured, so judging again offline decides nothing."""
     timing = workspace.plan.timing
     if timing is None:
@@ -252,7 +259,7 @@ def _speed_claims(workspace: Workspace, run: Mapping[str, Any]) -> list[Claim]:
         return [not_judged_again(workspace, system) for system in workspace.plan.systems]
     for system in (workspace.plan.stock, *workspace.plan.systems):
         workspace.release(system)
-    claims, _suite = time_systems(workspace, timing)
+    claims, _suite = time_systems(workspace, timing, judged_replies(workspace, timing, lossless, stock_outputs))
     for claim in claims:
         workspace.listener.claim(claim_to_json(claim), run)
     return claims
@@ -272,12 +279,13 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
     outputs = served(workspace, case.system, requests)
     workspace.release(case.system)
     arms = scored_arms(workspace, case.system, requests, (case.stock_outputs, outputs))
-    stock, candidate = audited_arms(workspace, requests, arms, case.calibration.thresholds)
+    thresholds = guarded_thresholds(workspace, case.system, case.calibration, (requests, arms[0]))
+    stock, candidate = audited_arms(workspace, requests, arms, thresholds)
     given = CheckInput(
         requests=requests,
         stock=stock,
         candidate=candidate,
-        thresholds=case.calibration.thresholds,
+        thresholds=thresholds,
         calibration_requests=case.calibration.requests,
         calibration=case.calibration.stock,
         expect=case.system.expect,

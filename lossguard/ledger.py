@@ -170,7 +170,8 @@ def _tampered(path: Path, what: str) -> IntegrityError:
     return IntegrityError(
         f"the ledger {path} was tampered with, or is damaged: {what}",
         why="a candidate that is submitted until it passes by luck is stopped by what the ledger remembers",
-        fix="restore the file from a backup; if there is none, move it away, and say so beside every later verdict",
+        fix="restore the file from a backup; if there is none, move it and the run folders that know it away, "
+        "and say so beside every later verdict",
         code="LG1008",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from lossguard.errors import UsageError, near_miss
 
 MARGIN = 0.01
+MARGIN_MAX = 0.5  # beyond it, "not slower" says nothing
 DEFAULT_PAIRS = 8
 Rule = Literal["faster", "not-slower"]
 CHOICES = {
@@ -28,8 +30,9 @@ class Timing:
     names such as ``cuda:0`` or ``cpu:0-3``: two are swapped, on one the systems take turns (the weaker design).
     ``relaunch = "reset"`` keeps processes alive and needs engines with a ``reset()`` that proves itself.
     ``sequential`` looks after every pair and stops early where the boundary allows; ``max_foreign_load`` is the share
-    of a core that other processes may take before a run counts as shared. ``max_stolen`` is what the
-    hypervisor may take. ``arrivals_per_second`` sends requests by a fixed trace instead of one after the other, and
+    of a core that other processes may take before a run counts as shared (1.0: not judged, and runs too short to see
+    it count). ``max_stolen`` is what the hypervisor may take. ``arrivals_per_second`` sends requests by a fixed trace
+    instead of one after the other, and
     ``target_latency_seconds`` is what a reply must meet there to count as good. ``noise_root`` holds recorded noise
     profiles; without one, ``noise_pairs`` A/A pairs are measured first. Raises UsageError LG1003.
     """
@@ -59,16 +62,25 @@ class Timing:
     noise_root: Path = Path(".lossguard-baselines")
 
     def __post_init__(self) -> None:
+        self._require_finite()
         if self.faster_than is not None and self.not_slower is not None:
             raise bad_timing("both faster_than and not_slower are given", "one claim shows one thing: make two claims")
         if self.faster_than is not None and not 1.0 <= self.faster_than < 1_000:
             raise bad_timing(f"faster_than is {self.faster_than}", "give a factor from 1: 1.2 is 20 % faster")
-        if self.not_slower is not None and not 0.0 <= self.not_slower < 1.0:
-            raise bad_timing(f"not_slower is {self.not_slower}", "give a margin under 1: 0.01 is at most 1 % slower")
+        if self.not_slower is not None and not 0.0 <= self.not_slower <= MARGIN_MAX:
+            raise bad_timing(
+                f"not_slower is {self.not_slower}", f"give a margin up to {MARGIN_MAX}: 0.01 is at most 1 % slower"
+            )
         self._require_sizes()
         for key in CHOICES:
             if getattr(self, key) not in CHOICES[key]:
                 raise bad_timing(f"{key} is {getattr(self, key)!r}", f"choose among {', '.join(CHOICES[key])}")
+
+    def _require_finite(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, float) and not math.isfinite(value):  # compares as neither too large nor too small
+                raise bad_timing(f"{item.name} is {value}", "give a finite number")
 
     def _require_sizes(self) -> None:
         least = {"pairs": 1, "requests": 1, "tokens": 1, "warm_up": 1, "noise_pairs": 1, "concurrency": 1}

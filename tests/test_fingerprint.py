@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lossguard.errors import IntegrityError
+from lossguard.errors import IntegrityError, UsageError
 from lossguard.file_hashes import HashCache
 from lossguard.fingerprint import WHY, Fingerprint, collect_fingerprint, comparable, why_it_matters
 
@@ -122,14 +122,41 @@ def test_reasons_of_an_engine_explain_and_do_not_identify(tmp_path: Path, model:
 
 
 def test_replies_from_elsewhere_are_identified_by_the_machine_that_made_them(tmp_path: Path, model: Path) -> None:
-    engine = {"name": "callable", "host": {"cpu.model": "theirs", "versions.torch": "1.0"}}
+    engine = {"name": "callable", "host": {"device.names": ["theirs"], "versions.torch": "1.0"}}
     found = collect_fingerprint(target=model, engine=engine, hashes=HashCache(tmp_path))
     assert {key for key in found.identity if not key.startswith("target.")} == {
         "engine.name",
-        "cpu.model",
+        "device.names",
         "versions.torch",
     }
+    assert found.measured["host_source"] == "host facts told by the engine"
     assert found.measured["num_cpus"], "this machine's facts still explain"
+
+
+ENOUGH: dict[object, object] = {"device.names": [], "versions.torch": "1.0"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None,
+        {},
+        "gpu7",
+        {"a", "b"},
+        {"versions.torch": "1.0"},
+        {"device.names": []},
+        {**ENOUGH, "versions.torch": None},
+        {**ENOUGH, "target.weights_sha256": "x"},
+        {**ENOUGH, "engine.name": "x"},
+        {**ENOUGH, "cpu": "x"},
+        {**ENOUGH, 7: "x"},
+        {**ENOUGH, "cpu.flags": {"avx"}},
+        {**ENOUGH, "cpu.model": float("nan")},
+    ],
+)
+def test_a_host_that_is_no_machine_is_refused(tmp_path: Path, model: Path, host: object) -> None:
+    with pytest.raises(UsageError, match="LG0109"):
+        collect_fingerprint(target=model, engine={"host": host}, hashes=HashCache(tmp_path))
 
 
 def test_another_engine_argument_is_one_difference(tmp_path: Path, model: Path) -> None:

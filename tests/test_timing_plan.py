@@ -35,6 +35,10 @@ from lossguard.timing_plan import Timing, make_timing
         {"sequential": 1},
         {"faster_than": "1.2"},
         {"max_foreign_load": None},
+        {"max_foreign_load": float("nan")},
+        {"request_seconds": float("nan")},
+        {"wait_seconds": float("inf")},
+        {"not_slower": 0.6},
     ],
 )
 def test_what_does_not_fit_is_refused(values: dict[str, Any]) -> None:

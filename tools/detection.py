@@ -1,7 +1,7 @@
 """Detection against tokens per arm on a finished run, beside four rivals: measure, then write table and curves.
 
 python -m tools.detection measure RUN [RUN ...] --json detection.json --workers 16
-python -m tools.detection write detection.json --page docs/validity.md --figure docs/figures/detection.svg
+python -m tools.detection write detection.json [...] --page docs/validity.md --figure docs/figures/detection.svg
 
 RUN is the folder of a finished run, or a folder of compact exports.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lossguard.cli.console import ConsoleListener
 from lossguard.demo import EXPECTED
-from lossguard.selftest.detection import NUM_SAMPLES, TOKENS, Curve, DetectionPlan, measure_detection
+from lossguard.selftest.detection import GATE, NUM_SAMPLES, TOKENS, Curve, DetectionPlan, measure_detection
 from lossguard.selftest.detection_table import detection_table
 from lossguard_suites.adversarial.faults import CONTROLS as SUITE
 
@@ -50,9 +50,10 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def write(arguments: argparse.Namespace) -> None:
     """Put the table between the markers of the page, and the curves into the figure."""
-    found = json.loads(arguments.json.read_text(encoding="utf-8"))
-    curves = [Curve.from_json(row) for row in found["curves"]]
-    table = detection_table(curves, found["controls"])
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.json]
+    latest = {(row["system"], row["rule"]): Curve.from_json(row) for part in found for row in part["curves"]}
+    curves = list(latest.values())
+    table = detection_table(curves, [name for part in found for name in part["controls"]])
     if arguments.page:
         text = arguments.page.read_text(encoding="utf-8")
         head, _, rest = text.partition(START)
@@ -62,7 +63,17 @@ def write(arguments: argparse.Namespace) -> None:
         from lossguard.selftest.plots import power_curves
 
         arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-        arguments.figure.write_text(power_curves(curves), encoding="utf-8")
+        arguments.figure.write_text(power_curves(_telling(curves)), encoding="utf-8")
+
+
+def _telling(curves: Sequence[Curve]) -> list[Curve]:
+    """Those of systems that lossguard does not find at once, or all if it finds each."""
+    slow = {
+        curve.system
+        for curve in curves
+        if curve.rule == GATE and len(curve.tokens) > 1 and curve.tokens_to_detection != curve.tokens[0]
+    }
+    return [curve for curve in curves if curve.system in slow] or list(curves)
 
 
 def main(given: Sequence[str]) -> None:
@@ -79,7 +90,7 @@ def main(given: Sequence[str]) -> None:
     first.add_argument("--workers", type=int, default=1)
     first.set_defaults(run_verb=measure)
     second = verbs.add_parser("write")
-    second.add_argument("json", type=Path)
+    second.add_argument("json", type=Path, nargs="+", help="a system measured twice counts as in the last one")
     second.add_argument("--page", type=Path)
     second.add_argument("--figure", type=Path)
     second.set_defaults(run_verb=write)

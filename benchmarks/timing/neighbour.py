@@ -17,6 +17,9 @@ SIZE = 8_192
 def disturb(*, busy_seconds: float, idle_seconds: float, total_seconds: float, device: str = "cuda:0") -> int:
     """Alternate work and pauses on a device until the time is up; the number of matrix products done."""
     left, right = (torch.randn(SIZE, SIZE, device=device, dtype=torch.bfloat16) for _ in range(2))
+    torch.mm(left, right)
+    torch.cuda.synchronize(device)
+    print("at work", flush=True)
     end = time.monotonic() + total_seconds
     num_products = 0
     while time.monotonic() < end:

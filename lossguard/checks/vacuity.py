@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lossguard.checks.base import Arm, CheckInput
+from lossguard.checks.problems import inconclusive
 from lossguard.checks.table_text import percent
 from lossguard.records import CheckResult, Request, Verdict
 
@@ -35,6 +36,8 @@ class VacuityCheck:
 
     def run(self, given: CheckInput) -> CheckResult:
         """PASS if every expectation holds (or there is none), else INCONCLUSIVE."""
+        if (problem := given.thresholds.problems.get(self.name)) is not None:
+            return inconclusive(self.name, problem)
         if not given.expect:
             return CheckResult(check=self.name, verdict=Verdict.PASS, summary="nothing expected")
         rows = [_judge(given, name, given.expect[name]) for name in sorted(given.expect)]

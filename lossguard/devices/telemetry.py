@@ -15,6 +15,8 @@ from lossguard.devices.names import Device
 
 SHORTEST_SECONDS = 0.5  # of counters that go by hundredths of a second
 
+GO_WITHOUT = "max_foreign_load = 1.0 goes without"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryLimits:
@@ -23,6 +25,11 @@ class TelemetryLimits:
     foreign_load: float = 0.2
     stolen: float = 0.02
     throttled_samples: float = 0.0
+
+    @property
+    def is_load_ignored(self) -> bool:
+        """A whole device's time is allowed to others, in so many words: sharing is not judged."""
+        return self.foreign_load >= 1.0
 
 
 class Sampler(Protocol):
@@ -79,7 +86,7 @@ def describe_samples(device: Device, samples: Sequence[Mapping[str, Any]]) -> li
 def _judge_cpu(device: Device, samples: Sequence[Mapping[str, Any]], limits: TelemetryLimits) -> list[str]:
     total, busy = _growth(samples, "total_seconds"), _growth(samples, "busy_seconds")
     if total is None or busy is None or total <= 0:
-        return []
+        return [] if limits.is_load_ignored else [_unseen(device, samples)]
     own = (_growth(samples, "arm_seconds") or 0.0) + (_growth(samples, "client_seconds") or 0.0)
     stolen = (_growth(samples, "stolen_seconds") or 0.0) / total
     foreign = max(0.0, busy - own) / total - stolen
@@ -91,10 +98,18 @@ def _judge_cpu(device: Device, samples: Sequence[Mapping[str, Any]], limits: Tel
     return problems
 
 
+def _unseen(device: Device, samples: Sequence[Mapping[str, Any]]) -> str:
+    """Why sharing cannot be told. What was not seen is not taken for quiet."""
+    if len(samples) >= 2 and "total_seconds" in samples[0]:
+        return f"{device.name}: runs too short to see sharing; more requests or tokens ({GO_WITHOUT})"
+    return f"{device.name}: this system has no counters to see sharing; {GO_WITHOUT}"
+
+
 def _judge_gpu(device: Device, samples: Sequence[Mapping[str, Any]], limits: TelemetryLimits) -> list[str]:
     seen = [sample for sample in samples if "unavailable" not in sample]
     if not seen:
-        return []
+        reason = samples[0]["unavailable"] if samples else "no telemetry was taken"
+        return [] if limits.is_load_ignored else [f"{device.name} could not be watched: {reason}; {GO_WITHOUT}"]
     problems = []
     throttled = [sample["throttle"] for sample in seen if sample.get("throttle")]
     if len(throttled) > limits.throttled_samples * len(seen):

@@ -10,7 +10,7 @@ import pytest
 from lossguard.pytest_plugin.baselines import Baselines
 from lossguard.pytest_plugin.marker import MARK_KEY
 from lossguard.pytest_plugin.options import Settings
-from lossguard.pytest_plugin.problems import no_candidate
+from lossguard.pytest_plugin.problems import no_candidate, other_candidate
 
 if TYPE_CHECKING:
     from lossguard.plan import SystemHandle
@@ -22,12 +22,17 @@ BASELINES_KEY = pytest.StashKey[Baselines]()
 
 
 def candidate_of(item: pytest.Item, system: object) -> str | SystemHandle:
-    """The system under test; ``system`` is what the fixture ``lossguard_system`` gave. Raises UsageError LG0804."""
+    """The system under test; ``system`` is what the fixture ``lossguard_system`` gave. Raises UsageError LG0804.
+
+    Where the marker or the session names a system of the configuration, the fixture must not put another in its place:
+    UsageError LG0815. A handle with a name of its own (a variant of that system) is judged under its own name.
+    """
     from lossguard.plan import SystemHandle
     from lossguard.systems import from_callable
 
     mark = item.stash.get(MARK_KEY, None)
     name = (mark.candidate if mark else None) or item.config.stash[SETTINGS_KEY].candidate
+    _require_named(item, name, system)
     if isinstance(system, SystemHandle):
         return system
     if callable(system):
@@ -37,6 +42,21 @@ def candidate_of(item: pytest.Item, system: object) -> str | SystemHandle:
     if name is None:
         raise no_candidate(f"the claim {mark.claim!r}" if mark else item.nodeid)
     return known_system(item, name)
+
+
+def _require_named(item: pytest.Item, name: str | None, system: object) -> None:
+    if system is None or name is None or name not in item.config.stash[BASELINES_KEY].config.systems:
+        return
+    from lossguard.plan import SystemHandle
+
+    mark = item.stash.get(MARK_KEY, None)
+    is_by_mark = mark is not None and mark.candidate is not None
+    if isinstance(system, SystemHandle):
+        if system.config.name != name and not is_by_mark:
+            return
+        raise other_candidate(item.nodeid, name, f"a handle called {system.config.name!r}")
+    if system != name:
+        raise other_candidate(item.nodeid, name, repr(system) if isinstance(system, str) else "a function")
 
 
 def known_system(item: pytest.Item, name: str) -> str | SystemHandle:

@@ -165,6 +165,9 @@ class Controller(ItemRunner):
         if output["usage_error"]:
             raise pytest.UsageError(output["usage_error"])
         self._audit.worker_finished(worker_name(node), output)
+        # every worker collects the same tests
+        self.num_deselected = max(self.num_deselected, int(output["num_deselected"]))
+        self.skipped_modules = sorted({*self.skipped_modules, *output["skipped_modules"]})
 
     # Reports and the end.
 
@@ -198,6 +201,9 @@ class Controller(ItemRunner):
             advisory=self.settings.advisory,
             recording=self.settings.is_recording,
             asked_to_judge=self.settings.asked_to_judge,
+            has_baseline=self.settings.baseline is not None,
+            num_deselected=self.num_deselected,
+            skipped_modules=tuple(self.skipped_modules),
         )
         rows = self._stored(make_rows(self._audit, facts))
         decision = decide(self._audit, facts, rows)

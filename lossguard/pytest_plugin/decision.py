@@ -27,7 +27,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What else decides: pytest's own exit status, what was required, how the session ended."""
+    """What else decides: pytest's own exit status, what was required, how the session ended.
+
+    ``num_deselected`` claims were collected and not selected; ``skipped_modules`` mention lossguard and were skipped
+    while they were collected.
+    """
 
     exit_status: int
     required: tuple[str, ...] | None = None
@@ -35,7 +39,15 @@ class Circumstances:
     advisory: bool = False
     recording: bool = False
     asked_to_judge: bool = False
+    has_baseline: bool = False
+    num_deselected: int = 0
+    skipped_modules: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def has_lost_sight(self) -> bool:
+        """Whether claims were there that this session does not make."""
+        return self.num_deselected > 0 or bool(self.skipped_modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +114,9 @@ def _without_verdict(row: object, record: Heard, *, is_required: bool) -> Row:
 
 def _by_verdict(message: ClaimMessage, record: Heard) -> tuple[str, str]:
     if record.is_xfailed:
+        others = sorted({other.status for other in record.messages.values()} - {"FAIL"})
+        if message.status == "FAIL" and others:
+            return "FAIL", f"marked xfail, and beside the FAIL there is {' and '.join(others)}: {message.summary}"
         if message.status == "FAIL":
             return "XFAIL", f"expected to fail: {message.summary}"
         return "INCONCLUSIVE", f"marked xfail, and the verdict is {message.status}: {message.summary}"
@@ -148,7 +163,8 @@ def _exit_code(audit: Audit, facts: Circumstances, rows: Sequence[Row], counts: 
     red = [row for row in rows if row.status in RED]
     if facts.advisory:
         red = [row for row in red if row.status in ("LOST", "NOT RUN")]
-    is_empty = facts.asked_to_judge and not rows and not facts.advisory
+    is_to_judge = facts.asked_to_judge or (facts.has_baseline and facts.has_lost_sight)
+    is_empty = is_to_judge and not rows and not facts.advisory
     if not red and not counts["lost"] and not facts.problems and not is_empty:
         return facts.exit_status
     return EXIT_USAGE if _is_usage_alone(audit, red, facts, counts) else EXIT_RED
@@ -185,6 +201,14 @@ def _reason(facts: Circumstances, rows: Sequence[Row], counts: Mapping[str, int]
     parts += [f"{counts['skipped']} skipped"] if counts["skipped"] else []
     parts += [f"{counts['not_run']} not run: {facts.stopped_early}"] if counts["not_run"] else []
     if not rows:
-        parts += ["no claim was collected"]
+        parts += ["nothing judged" if facts.has_lost_sight else "no claim was collected"]
+    parts += _out_of_sight(facts)
     parts += list(facts.problems)
     return ", ".join(parts)
+
+
+def _out_of_sight(facts: Circumstances) -> list[str]:
+    parts = [f"deselected claims: {facts.num_deselected}"] if facts.num_deselected else []
+    if facts.skipped_modules:
+        parts.append(f"modules skipped while collecting: {', '.join(facts.skipped_modules)}")
+    return parts

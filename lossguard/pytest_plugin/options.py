@@ -45,13 +45,17 @@ class Settings:
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
         """Read and check options and ini settings. Raises UsageError LG0810."""
-        given = {name: _value(config, name, kind) for name, metavar, kind, _ in lossguard_pytest.OPTIONS if metavar}
+        given = {
+            name: _value(config, name, kind)
+            for name, metavar, kind, _ in lossguard_pytest.OPTIONS
+            if metavar and name not in lossguard_pytest.COMMAND_LINE_ONLY
+        }
         seed = given["seed"]
         return cls(
             baseline=given["baseline"],
             candidate=given["candidate"],
             config=_path(config, "config"),
-            update=given["update"] or "none",
+            update=config.getoption("lossguard_update") or "none",
             allow_ci_update=bool(config.getoption("lossguard_allow_ci_update")),
             live=bool(config.getoption("lossguard_live")),
             require=_path(config, "require"),

@@ -47,6 +47,16 @@ def no_candidate(who: str) -> UsageError:
     )
 
 
+def other_candidate(who: str, name: str, given: str) -> UsageError:
+    """LG0815: the fixture would judge another system than the one that is named."""
+    return UsageError(
+        f"{who} is to judge the system {name!r} of the configuration, and the fixture lossguard_system gives {given}",
+        why="the verdict would stand under the name of a system that was not judged",
+        fix="name the system in one place: leave candidate= (or --lossguard-candidate) out, or the fixture",
+        code="LG0815",
+    )
+
+
 def bad_manifest(path: object, found: str) -> UsageError:
     """LG0805: the list of required claims cannot be used."""
     return UsageError(

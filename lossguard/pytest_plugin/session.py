@@ -11,7 +11,7 @@ from lossguard.errors import LossguardError
 from lossguard.pytest_plugin.baselines import Baselines
 from lossguard.pytest_plugin.candidates import BASELINES_KEY, SETTINGS_KEY
 from lossguard.pytest_plugin.devices import is_cuda_in_use
-from lossguard.pytest_plugin.fixtures import MESSAGE_KEY, RAISED_KEY, require_green, send
+from lossguard.pytest_plugin.fixtures import MESSAGE_KEY, RAISED_KEY, require_all_green, require_green, send
 from lossguard.pytest_plugin.marker import MARK_KEY, read_marks
 from lossguard.pytest_plugin.options import Settings
 from lossguard.pytest_plugin.problems import forked_with_cuda
@@ -59,6 +59,15 @@ class ItemRunner:
         self.settings = settings
         self.claims: dict[str, str] = {}
         self.num_verdicts = 0
+        self.num_collected_claims = 0
+        self.num_deselected = 0
+        self.skipped_modules: list[str] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that is skipped while it is collected (importorskip) takes its claims with it, uncounted."""
+        path = self.config.rootpath / report.nodeid
+        if report.skipped and path.is_file() and b"lossguard" in path.read_bytes():
+            self.skipped_modules.append(report.nodeid)
 
     def take_items(self, items: list[pytest.Item]) -> None:
         """Parse markers and announce claims, which then travel with every report. Called while collecting."""
@@ -69,6 +78,7 @@ class ItemRunner:
             self.refuse(error, items)
         for item in items:
             if MARK_KEY in item.stash:
+                self.num_collected_claims += 1
                 item.user_properties.append((CLAIM_PROPERTY, item.stash[MARK_KEY].claim))
 
     def refuse(self, error: LossguardError, items: list[pytest.Item]) -> None:
@@ -80,6 +90,7 @@ class ItemRunner:
         baselines = self.config.stash[BASELINES_KEY]
         marked = [item for item in items if MARK_KEY in item.stash]
         self.claims = {item.nodeid: item.stash[MARK_KEY].claim for item in marked}
+        self.num_deselected = self.num_collected_claims - len(marked)
         if self.config.option.collectonly:
             return
         try:
@@ -97,6 +108,8 @@ class ItemRunner:
             message = ClaimMessage(claim=item.stash[MARK_KEY].claim, status="INCONCLUSIVE", summary=reason, text=reason)
             send(item, message)
             require_green(item)
+        if MARK_KEY in item.stash:
+            require_all_green(item)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -40,5 +40,11 @@ class Worker(ItemRunner):
         """How many verdicts were sent, of which claims: the controller compares."""
         output: dict[str, Any] = self.config.workeroutput  # type: ignore[attr-defined]
         output[WORKER_OUTPUT] = encode(
-            {"num_verdicts": self.num_verdicts, "claims": self.claims, "usage_error": self._usage_error}
+            {
+                "num_verdicts": self.num_verdicts,
+                "claims": self.claims,
+                "usage_error": self._usage_error,
+                "num_deselected": self.num_deselected,
+                "skipped_modules": self.skipped_modules,
+            }
         )

@@ -14,7 +14,8 @@ from typing import cast
 
 from lossguard.errors import UsageError, near_miss
 from lossguard.listener import Listener
-from lossguard.selftest.base import RunPart, SelftestOptions, SelftestResult
+from lossguard.records import Verdict
+from lossguard.selftest.base import RunPart, SelftestOptions, SelftestPart, SelftestResult
 
 ENTRY_POINT_GROUP = "lossguard.selftests"
 BUILT_IN = {
@@ -22,6 +23,9 @@ BUILT_IN = {
     "timing-live": "lossguard.selftest.timing_live:run",
     "timing-simulate": "lossguard.selftest.timing_simulation:run",
 }
+
+EXPECTED = ("losslessness-live", "losslessness-simulate", "timing-live", "timing-simulate")
+"""The whole proof. A part that is not installed (``losslessness-live`` comes with the suites) is missing, not fine."""
 
 
 class Kind(StrEnum):
@@ -32,13 +36,16 @@ class Kind(StrEnum):
 
 
 def part_names(subject: str | None, kinds: tuple[Kind, ...]) -> tuple[str, ...]:
-    """The parts of a subject (None: of all) and of these kinds, sorted. Raises UsageError LG0901 if there is none."""
+    """The parts of a subject (None: of all) and of these kinds, sorted, with expected parts that are not installed.
+
+    Raises UsageError LG0901 if none of them is installed.
+    """
     known = _entries()
-    split = {name: name.rpartition("-")[::2] for name in known}
+    split = {name: name.rpartition("-")[::2] for name in {*known, *EXPECTED}}
     found = tuple(
         sorted(name for name, (about, kind) in split.items() if subject in (None, about) and kind in set(kinds))
     )
-    if not found:
+    if not known.keys() & set(found):
         wanted = f"{subject or 'any subject'} ({', '.join(kinds)})"
         raise UsageError(
             f"no selftest of {wanted} is installed. {near_miss(subject or '', known)}",
@@ -50,8 +57,20 @@ def part_names(subject: str | None, kinds: tuple[Kind, ...]) -> tuple[str, ...]:
 
 
 def run_parts(names: tuple[str, ...], options: SelftestOptions, listener: Listener) -> SelftestResult:
-    """Run parts in order; a part that raises ends the selftest."""
-    return SelftestResult(parts=tuple(load_part(name)(options, listener) for name in names))
+    """Run parts in order; a part that raises ends the selftest. One that is not installed is INCONCLUSIVE."""
+    known = _entries()
+    return SelftestResult(
+        parts=tuple(load_part(name)(options, listener) if name in known else _missing(name) for name in names)
+    )
+
+
+def _missing(name: str) -> SelftestPart:
+    return SelftestPart(
+        name=name,
+        verdict=Verdict.INCONCLUSIVE,
+        summary="this part is not installed, so nothing shows that its promises hold",
+        notes=(f"install the package that offers it (entry point group {ENTRY_POINT_GROUP}), such as the suites",),
+    )
 
 
 def load_part(name: str) -> RunPart:

@@ -5,6 +5,8 @@ Everything runs as a campaign does: processes of their own on two pinned devices
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,15 +16,18 @@ from typing import Any
 from lossguard.devices.leases import LeaseBook
 from lossguard.devices.names import Device, default_devices, parse_devices
 from lossguard.devices.telemetry import TelemetryLimits
+from lossguard.host_facts import host_facts
 from lossguard.listener import Listener
 from lossguard.records import CheckResult, Request, SamplingParams, Verdict
 from lossguard.selftest.base import SelftestOptions, SelftestPart, Table
 from lossguard.stages.timing.arms import ArmSystem
 from lossguard.stages.timing.campaign import Circumstances, Hooks, Measured, run_campaign
+from lossguard.stages.timing.campaign_key import require_same_key
 from lossguard.stages.timing.design import make_nonces, plan_runs, stratum
 from lossguard.stages.timing.judging import SpeedCase, judge_speed, planned_looks
 from lossguard.stages.timing.pair_times import to_pair_times
 from lossguard.stages.timing.runner import RunSettings
+from lossguard.stages.timing.source_hash import sources_sha256
 from lossguard.timing.base import NoiseProfile
 from lossguard.timing.noise import describe_noise, noise_profile
 from lossguard.timing.planning import Plan as PowerPlan
@@ -92,7 +97,7 @@ class LiveResult:
 def run(options: SelftestOptions, listener: Listener) -> SelftestPart:
     """The part ``timing-live``; ``device`` may name two devices with a comma between, ``resume`` an earlier folder."""
     given = LiveOptions(
-        folder=options.resume or options.folder / NAME,
+        folder=options.resume or _new_folder(options.folder),
         devices=tuple(options.device.split(",")) if options.device else (),
         seed=options.seed,
     )
@@ -128,7 +133,7 @@ def to_part(result: LiveResult) -> SelftestPart:
 def time_planted_changes(options: LiveOptions, listener: Listener) -> LiveResult:
     """Measure noise, then stock against itself, a slower and a faster candidate. Raises UsageError LG1001.
 
-    A second call with the same folder resumes.
+    A second call with the same folder resumes, and is refused (LG1012) with anything else than the first asked.
     """
     stock = {"token_seconds": options.token_seconds}
     changed = {"token_seconds": options.token_seconds * (1 + options.change)}
@@ -144,16 +149,49 @@ def time_planted_changes(options: LiveOptions, listener: Listener) -> LiveResult
 def time_cases(options: LiveOptions, cases: Sequence[PlantedCase], listener: Listener) -> LiveResult:
     """Measure the noise of the first case's stock, then every case. Raises UsageError LG1001, LG1003."""
     devices, why = _devices(options)
+    _require_same_selftest(options, devices, cases)
     with listener.stage("timing selftest", _num_replies(options, len(cases)), "replies") as progress:
         hooks = Hooks(note=listener.message, progress=progress)
         quiet = replace(cases[0], name="noise", candidate=cases[0].stock)
         noise = _campaign(options, devices, quiet, options.noise_pairs, hooks)
         if noise.problems:
             return _disturbed(noise.problems)
-        times = to_pair_times(noise.pairs, _strata(options), len(devices))
+        times = to_pair_times(noise.pairs, _strata(options), len(devices), metric="latency")
         profile = noise_profile(times)
         judged = tuple(_judged(options, devices, case, profile, hooks) for case in cases)
     return _result(options, judged, profile, why)
+
+
+def _new_folder(root: Path) -> Path:
+    """One that no call before has used, so that nothing is taken from a run of other code or another day."""
+    number = 1
+    while True:
+        folder = root / f"{NAME}-{number:03d}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _require_same_selftest(options: LiveOptions, devices: tuple[Device, ...], cases: Sequence[PlantedCase]) -> None:
+    """Runs that are on disk count only for the very same question, engine and machine."""
+    asked = {name: value for name, value in asdict(options).items() if name not in ("folder", "wait_seconds")}
+    key = {
+        "options": asked,
+        "devices": [device.name for device in devices],
+        "cases": [asdict(case) for case in cases],
+        "engine": _engine_sha256(options.engine),
+        "host": host_facts()[0],
+    }
+    require_same_key(options.folder, json.loads(json.dumps(key, sort_keys=True, default=str)), "the timing selftest")
+
+
+def _engine_sha256(engine: str) -> str | None:
+    """Of the sources of an engine ``module:function``, without importing them here."""
+    spec = importlib.util.find_spec(engine.partition(":")[0])
+    return None if spec is None or spec.origin is None else sources_sha256(Path(spec.origin))
 
 
 def _devices(options: LiveOptions) -> tuple[tuple[Device, ...], str]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from lossguard.config import SystemConfig
 from lossguard.errors import UsageError
-from lossguard.fingerprint import Fingerprint, collect_fingerprint, comparable
+from lossguard.fingerprint import TOLD_BY_ENGINE, Fingerprint, collect_fingerprint, comparable
 from lossguard.run_folder import RunFolder, reading
+from lossguard.stages.user_sources import source_facts
 from lossguard.stages.workspace import Workspace
 
 FILE = "fingerprints.json"
@@ -96,6 +97,9 @@ def _note_other_scorer(workspace: Workspace, scorer: dict[str, Any]) -> None:
 def _collect(workspace: Workspace) -> dict[str, Any]:
     stock = _of_system(workspace, workspace.plan.stock)
     candidates = {system.name: _of_system(workspace, system) for system in workspace.plan.systems}
+    for name, found in {workspace.plan.stock.name: stock, **candidates}.items():
+        if found.measured.get("host_source") == TOLD_BY_ENGINE:
+            workspace.note(f"{name}: {TOLD_BY_ENGINE}, and not looked up on this machine")
     return {
         "stock": stock.to_json(),
         "candidates": {name: fingerprint.to_json() for name, fingerprint in candidates.items()},
@@ -111,9 +115,11 @@ def _collect(workspace: Workspace) -> dict[str, Any]:
 
 
 def _of_system(workspace: Workspace, system: SystemConfig) -> Fingerprint:
+    facts = workspace.engine(system).fingerprint()
+    sources = source_facts(system)
     return collect_fingerprint(
         target=workspace.target_path,
-        engine=workspace.engine(system).fingerprint(),
+        engine={**facts, "sources": sources} if sources else facts,
         served=workspace.model_path(system) if system.model else None,
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lossguard.records import Verdict
 
 Estimand = Literal["population", "suite", "throughput"]
+Metric = Literal["latency", "ttft", "inter_token"]
 LaunchRule = Literal["profile", "pooled", "largest"]
 STOCK, CANDIDATE = 0, 1
 
@@ -33,8 +34,8 @@ class PairTimes:
     device: NDArray[np.int64]  # [M, 2, 2] index of the device
     num_tokens: NDArray[np.int64]  # [M, 2, 2, N] reply tokens, counted by the client
     strata: tuple[str, ...]  # [N] prompt-length x output-length x set of each request
+    metric: Metric  # what ``seconds`` holds; only latency is shared out
     design: Literal["two-device", "one-device"] = "two-device"
-    metric: Literal["latency", "ttft", "inter_token"] = "latency"  # what ``seconds`` holds; only latency is shared out
 
     @property
     def num_pairs(self) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from scipy.stats import norm
 
 from benchmarks.accuracy_table import CANDIDATES, Row, paired_interval, render, systems_for, wilson
-from benchmarks.accuracy_tasks import TASKS, Item, read_items
+from benchmarks.accuracy_tasks import TASKS, Item, distinct_prompts, read_items
 from lossguard.engines.base import EngineSpec
 from lossguard.engines.transformers_options import parse_options
+from lossguard.prompts.clusters import cluster_labels
 
 
 @pytest.mark.parametrize(("right", "number"), [(0, 20), (7, 20), (400, 800), (800, 800)])
@@ -40,10 +42,29 @@ def test_an_answer_is_the_whole_first_line() -> None:
 
 
 def test_problems_are_shortened() -> None:
-    shorten = {task.dataset: task.shorten for task in TASKS}
     text = "State the final answer to the following arithmetic problem: 4 - 1 ="
-    assert shorten["chain_sum"](text) == "4 - 1 ="
-    assert shorten["number_sequence"]("5, 2, 1, 0, ?") == "5, 2, 1, 0,"
+    assert {task.shorten(text) for task in TASKS} == {"4 - 1 ="}
+
+
+def test_no_two_prompts_share_a_passage() -> None:
+    rng = random.Random(17)
+    sums = [(rng.randint(10, 99), rng.randint(10, 99)) for _ in range(3_000)]
+    drawn = [f"{one} + {other} = {one + other}" for one, other in sums]
+    prompts = distinct_prompts(["1 + 2 ="] * 60, iter(drawn), 6)
+    clusters = cluster_labels({str(at): _pieces(prompt) for at, prompt in enumerate(prompts)}, ngram_length=9)
+    assert len(set(clusters.values())) == 60
+    first = {str(at): _pieces("\n".join(drawn[at * 6 : at * 6 + 6])) for at in range(60)}
+    assert len(set(cluster_labels(first, ngram_length=9).values())) < 60, "without new draws some do share one"
+    assert all(prompt.endswith("\n1 + 2 =") and prompt.count("\n") == 6 for prompt in prompts)
+
+
+def test_examples_that_run_out_are_an_error() -> None:
+    with pytest.raises(SystemExit, match="too few different examples"):
+        distinct_prompts(["1 + 2 ="] * 2, iter(["10 + 10 = 20"] * 9), 2)
+
+
+def _pieces(text: str) -> list[str]:
+    return [sign for sign in text if not sign.isspace()]
 
 
 def test_items_are_read_by_task(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,13 +30,15 @@ def test_lossless_replies_behind_an_expected_failure_are_red(tmp_path: Path) -> 
                 "tests/claims/test_own_systems.py",
                 "-k",
                 "biased-ids",
-                "-n0",
                 "--color=no",
+                "-o",
+                "addopts=--import-mode=importlib",
             ),
             *("-p", "no:cacheprovider", "-p", "lossguard_pytest", "--lossguard-baseline=stock"),
             *(f"--lossguard-config={tmp_path / 'lossguard.toml'}", f"--lossguard-json={report}"),
         ],
         cwd=ROOT,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # installed or not, the plugin is loaded once
         capture_output=True,
         text=True,
         check=False,

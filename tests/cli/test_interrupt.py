@@ -57,8 +57,19 @@ def start(project: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'suites'}", "LOSSGUARD_CACHE": str(project / "cache")}
     command = [sys.executable, "-c", "from lossguard.cli import main; main()", "check", *arguments]
     return subprocess.Popen(
-        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and what is ignored stays so in every process below."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:

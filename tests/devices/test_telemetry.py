@@ -46,7 +46,13 @@ def test_foreign_load_and_steal(growth: dict[str, float], word: str) -> None:
 
 def test_what_cannot_be_seen_is_told() -> None:
     short = [{"at_ns": 0, "total_seconds": 1.0}, {"at_ns": 10**8, "total_seconds": 1.1}]
-    assert judge_samples(CORE, short, LIMITS) == []
+    assert judge_samples(CORE, short, LIMITS) == [
+        "cpu:0: runs too short to see sharing; more requests or tokens (max_foreign_load = 1.0 goes without)"
+    ]
+    assert "no counters" in judge_samples(CORE, [{"at_ns": 0}, {"at_ns": 10**10}], LIMITS)[0]
+    assert "no driver" in judge_samples(GPU, [{"unavailable": "no driver"}], LIMITS)[0]
+    ignored = TelemetryLimits(foreign_load=1.0)
+    assert judge_samples(CORE, short, ignored) == judge_samples(GPU, [{"unavailable": "x"}], ignored) == []
     assert "too short" in describe_samples(CORE, short)[0]
     assert "no telemetry" in describe_samples(CORE, [])[0]
     assert describe_samples(GPU, [{"unavailable": "no driver"}]) == ["cuda:GPU-0: no driver"]

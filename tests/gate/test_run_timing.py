@@ -22,10 +22,12 @@ from lossguard.records import Verdict
 from lossguard.report.json_report import load_schema
 from lossguard.report.terminal import render_report
 from lossguard.stages.timing.run_log import read_run
+from lossguard.timing.base import NoiseProfile, PairTimes
+from lossguard.timing.control_chart import ControlChart, control_chart
 from tests.gate.toy import ToyEngine, ToyTarget, handle, write_model, write_prompts
 
 pytestmark = pytest.mark.skipif(len(available_cores()) < 2, reason="two devices need two cores")
-SYSTEMS = {"stock": 0.006, "same": 0.006, "fast": 0.002, "slow": 0.018}
+SYSTEMS = {"stock": 0.006, "same": 0.006, "fast": 0.002, "slow": 0.018, "junk": 0.003}
 TIMING = Timing(
     pairs=4,
     requests=6,
@@ -49,7 +51,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write_prompts(folder / "prompts.jsonl", 200)
         tables = "".join(
             f'[systems.{name}]\nengine = "tests.stages.timing.toy_engine:create"\n'
-            f"token_seconds = {seconds}\ncan_reset = true\n"
+            f"token_seconds = {seconds}\ncan_reset = true\nother_tokens = {str(name == 'junk').lower()}\n"
             for name, seconds in SYSTEMS.items()
         )
         prompts = '[prompts]\nsets = ["prompts.jsonl"]\nseed = 1\n'
@@ -70,6 +72,13 @@ def test_noise_is_kept_in_the_baseline(project: Path) -> None:
     assert len(record.pairs) == 8
     assert record.fingerprint.identity["device.timed"] == "cpu:0+cpu:1"
     assert record.summary["num_pairs"] == 8
+
+
+def test_speed_needs_no_scorer(project: Path) -> None:
+    given = plan(project, "fast", pairs=1)
+    without = replace(given.config, scorer=replace(given.config.scorer, engine="nowhere"))
+    result = run_timing(replace(given, config=without, folder=project / "runs-without"))
+    assert [claim.id for claim in result.claims] == ["fast/speed"]
 
 
 def test_a_fast_candidate_is_promoted_and_its_bound_is_there_for_programs(project: Path) -> None:
@@ -114,6 +123,60 @@ def test_a_ledger_that_was_tampered_with_stops_everything(project: Path, tmp_pat
     (tmp_path / "timing-ledger.sqlite").write_bytes(b"gone" * 1_000)
     with pytest.raises(IntegrityError, match="LG1008"):
         run_timing(replace(plan(project, "fast", pairs=1), folder=tmp_path))
+
+
+def test_a_ledger_that_is_gone_is_missed(project: Path, tmp_path: Path) -> None:
+    """Run folders remember its head; and the report says where a first ledger comes from."""
+    first = run_timing(replace(plan(project, "fast", pairs=1), folder=tmp_path))
+    assert "0 earlier pairs; the ledger was created by this run" in first.claims[0].evidence.checks[0].notes
+    (tmp_path / "timing-ledger.sqlite").unlink()
+    with pytest.raises(IntegrityError, match="LG1008"):
+        run_timing(replace(plan(project, "fast", pairs=1), folder=tmp_path))
+    with pytest.raises(IntegrityError, match="LG1008"):
+        run_timing(load_plan(first.run_folder))
+
+
+def test_the_same_pairs_are_not_judged_by_the_luckiest_estimand(project: Path, tmp_path: Path) -> None:
+    run_timing(replace(plan(project, "fast", pairs=1), folder=tmp_path))
+    with pytest.raises(UsageError, match="LG1013"):
+        run_timing(replace(plan(project, "fast", pairs=1, estimand="suite"), folder=tmp_path))
+    other_rule = replace(plan(project, "fast", pairs=1, faster_than=None, not_slower=0.01), folder=tmp_path)
+    notes = run_timing(other_rule).claims[0].evidence.checks[0].notes
+    assert any("Bonferroni" in note for note in notes)
+
+
+def test_a_disturbed_stock_is_not_forgotten_by_the_next_submission(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chart sees the pairs of all submissions, as it stood at the end of each."""
+    seen = []
+
+    def chart(times: PairTimes, noise: NoiseProfile) -> ControlChart:
+        seen.append(times.num_pairs)
+        return replace(control_chart(times, noise), is_off=times.num_pairs == 2, reason="disturbed")
+
+    monkeypatch.setattr("lossguard.stages.timing.timed_candidate.control_chart", chart)
+    for pairs in (2, 1):
+        result = run_timing(replace(plan(project, "fast", pairs=pairs), folder=tmp_path))
+        assert "control chart: disturbed" in result.claims[0].evidence.checks[0].notes
+    assert seen == [2, 2, 3]
+
+
+def test_timed_replies_that_nobody_judged_promote_nothing(project: Path) -> None:
+    result = run_timing(plan(project, "junk"))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert any("differ from stock's in 48 of 48" in note for note in result.claims[0].evidence.checks[0].notes)
+
+
+def test_interrupted_noise_of_another_machine_is_not_continued(project: Path, tmp_path: Path) -> None:
+    timing = replace(TIMING, pairs=1, noise_pairs=1, noise_root=tmp_path / "none")
+    first = run_timing(replace(plan(project, "fast"), timing=timing, folder=tmp_path / "runs"))
+    key = first.run_folder / "timing" / "noise" / "key.json"
+    facts = json.loads(key.read_text())
+    facts["stock"]["cpu.model"] = "another machine"
+    key.write_text(json.dumps(facts))
+    with pytest.raises(UsageError, match="LG1012"):
+        run_timing(load_plan(first.run_folder))
 
 
 def test_a_resumed_run_measures_nothing_twice(project: Path) -> None:

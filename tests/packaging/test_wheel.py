@@ -16,7 +16,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-SHIPPED = {"lossguard": "lossguard", "suites/lossguard_suites": "lossguard_suites"}
+SHIPPED = {
+    "lossguard": "lossguard",
+    "suites/lossguard_suites": "lossguard_suites",
+    "fixtures/stock-statistics": "lossguard/selftest/stock-statistics",
+}
 DATA = {
     "lossguard/demo.toml",
     "lossguard/py.typed",

@@ -15,7 +15,7 @@ from lossguard.listener import Listener
 from lossguard.plan import Plan, SystemHandle
 from lossguard.records import CheckResult, Claim, Evidence, Verdict
 
-VERDICTS = {"good": Verdict.PASS, "bad": Verdict.FAIL, "unclear": Verdict.INCONCLUSIVE}
+VERDICTS = {"good": Verdict.PASS, "candidate": Verdict.PASS, "bad": Verdict.FAIL, "unclear": Verdict.INCONCLUSIVE}
 SERVED = Path("served.txt")
 EXAMPLE = {
     "request_id": "p0007",
@@ -63,11 +63,12 @@ def run_gate(plan: Plan, *, listener: Listener, command: Sequence[str] = ()) -> 
 
 
 def run_timing(plan: Plan, *, listener: Listener, command: Sequence[str] = ()) -> GateResult:
-    """As ``run_gate``; nobody here is nine times as fast."""
+    """As ``run_gate``; nobody here is nine times as fast, and nobody half as slow."""
     assert plan.timing is not None, "a speed claim comes with a timing plan"
-    _note(f"time {plan.timing.rule} {plan.timing.faster_than} {plan.timing.not_slower}")
+    _note(f"time {plan.timing.rule} {plan.timing.faster_than} {plan.timing.not_slower} {plan.timing.metric}")
     (candidate,) = plan.systems
     verdict = Verdict.FAIL if plan.timing.faster_than == 9.0 else VERDICTS[candidate.name]
+    verdict = Verdict.PASS if plan.timing.not_slower == 0.5 else verdict
     check = CheckResult(check="speed", verdict=verdict, summary="made up", evidence={"rule": plan.timing.rule})
     claim = Claim(
         id=f"{candidate.name}/speed",

@@ -53,6 +53,8 @@ def test_all_pass() -> None:
         heard("PASS", is_xfailed=True),
         heard("PASS", is_xpassed=True),
         heard("INCONCLUSIVE", is_xfailed=True),
+        heard("PASS", "FAIL", is_xfailed=True),
+        heard("FAIL", "ERROR", is_xfailed=True),
         heard(is_xfailed=True),
         heard(is_skipped=True),
         heard(),

@@ -39,7 +39,7 @@ def test_recorded_and_judged_by_two_workers(distributed: Project) -> None:
     assert "recorded: 1" in done.line
     done = distributed.run("--lossguard-json=out.json", "-k", "mine", *ARGUMENTS)
     assert done.code == 0, done.out
-    assert "lossguard: PASSED (1 pass) -> exit 0" in done.line
+    assert "lossguard: PASSED (1 pass, deselected claims: 1) -> exit 0" in done.line
     (entry,) = json.loads((distributed.path / "out.json").read_text())["claims"]
     assert entry["baseline_source"] == "record"
     assert {check["verdict"] for check in entry["evidence"]["checks"]} == {"PASS"}

@@ -38,6 +38,17 @@ def test_no_engine_of_a_test_runs_beside_a_claim(both: Project) -> None:
     assert opened(both) == ["open stock", "close stock", "serve good by live standard"]
 
 
+def test_no_engine_of_a_test_runs_beside_a_speed_claim(project: Project) -> None:
+    project.write(
+        claim("p", "good", body="lossguard_engine('stock'); lossguard.assert_faster()").replace(
+            "(lossguard)", "(lossguard, lossguard_engine)"
+        )
+    )
+    done = project.run()
+    assert done.code == 0, done.out
+    assert opened(project) == ["open stock", "close stock", "time faster 1.0 None latency"]
+
+
 def test_without_a_name_it_is_the_candidate(project: Project) -> None:
     project.write(
         claim("p", "good", body="assert lossguard_engine().name == 'good'; lossguard.assert_lossless()").replace(

@@ -187,7 +187,7 @@ def test_help_names_every_option(project: Project) -> None:
     out = project.run("--help", baseline="").out
     for name, metavar, _, _ in lossguard_pytest.OPTIONS:
         assert f"--lossguard-{name}" in out
-        if metavar is not None:
+        if metavar is not None and name not in lossguard_pytest.COMMAND_LINE_ONLY:
             assert f"lossguard_{name.replace('-', '_')}" in out
 
 
@@ -214,12 +214,43 @@ SYSTEMS = {
 @pytest.mark.parametrize("body", SYSTEMS.values(), ids=SYSTEMS)
 def test_the_candidate_may_come_from_a_fixture(project: Project, body: str) -> None:
     project.write(
-        claim("p", "good" if "prompts" in body else ""),
+        claim("p"),
         conftest=f"import pytest\n@pytest.fixture\ndef lossguard_system(): {body}\n",
     )
     done = project.run()
     assert done.code == 0, done.out
+    name = "candidate" if "prompts" in body else "good"
+    assert project.served == [f"serve {name} by live standard"]
+
+
+@pytest.mark.parametrize("body", SYSTEMS.values(), ids=SYSTEMS)
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_fixture_does_not_replace_the_named_candidate(project: Project, body: str, *, is_marked: bool) -> None:
+    name = "bad" if is_marked or "callable" not in body else "good"  # a handle of another name is a variant
+    project.write(
+        claim("p", name if is_marked else ""),
+        conftest=f"import pytest\n@pytest.fixture\ndef lossguard_system(): {body}\n",
+    )
+    done = project.run(*([] if is_marked else [f"--lossguard-candidate={name}"]))
+    assert done.code == 4, done.out
+    assert "LG0815" in done.out
+    assert project.served == []
+
+
+def test_a_handle_with_a_name_of_its_own_is_a_variant_of_the_sessions_candidate(project: Project) -> None:
+    project.write(
+        claim("p"), conftest=f"import pytest\n@pytest.fixture\ndef lossguard_system(): {SYSTEMS['a handle']}\n"
+    )
+    assert project.run("--lossguard-candidate=bad").code == 0
     assert project.served == ["serve good by live standard"]
+
+
+def test_recording_is_no_setting(project: Project) -> None:
+    project.write(claim("f", "bad"))
+    project.pytester.makeini("[pytest]\nlossguard_update = new\nlossguard_baseline = stock\n")
+    done = project.run(baseline="")
+    assert done.code == 1, done.out
+    assert project.served == ["serve bad by live standard"]
 
 
 def test_hooks_add_and_observe(both: Project) -> None:

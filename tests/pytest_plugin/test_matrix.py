@@ -104,7 +104,9 @@ CASES = {
     "no terminal": Case(tests=FAIL, arguments=("-p", "no:terminal"), line="FAILED (1 fail, 0 inconclusive, 0 lost)"),
     "no terminal, pass": Case(tests=PASS, code=0, arguments=("-p", "no:terminal"), line="PASSED (1 pass)"),
     "no cache": Case(tests=FAIL, arguments=("-p", "no:cacheprovider"), line="FAILED (1 fail, "),
-    "nothing selected": Case(tests=PASS, code=5, arguments=("-k", "nothing"), line="FAILED (no claim was collected)"),
+    "nothing selected": Case(
+        tests=PASS, code=5, arguments=("-k", "nothing"), line="FAILED (nothing judged, deselected claims: 1)"
+    ),
     "no claim among the tests": Case(tests="def test_other(): pass\n", line="FAILED (no claim was collected)"),
     "advisory": Case(
         tests=PASS + FAIL + UNCLEAR,

@@ -33,7 +33,7 @@ def test_all_required_claims_pass(required: Project) -> None:
 def test_deselecting_a_required_claim_is_red(required: Project) -> None:
     done = required.run("--lossguard-require=claims.txt", "-k", "p_1")
     assert done.code == 1
-    assert "FAILED (1 pass, 0 fail, 1 inconclusive, 0 lost)" in done.line
+    assert "FAILED (1 pass, 0 fail, 1 inconclusive, 0 lost, deselected claims: 2)" in done.line
     assert "required, but no test of this session made it" in done.out
 
 
@@ -81,3 +81,37 @@ def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path, text: str) -> N
     (tmp_path / "claims.txt").write_text(text)
     with pytest.raises(UsageError, match="LG0805"):
         read_manifest(tmp_path / "claims.txt")
+
+
+PLAIN_TEST = "\ndef test_plain(): pass\n"
+INI = "[pytest]\nlossguard_baseline = stock\n"
+
+
+def test_a_setting_is_red_where_every_claim_was_deselected(both: Project) -> None:
+    both.write(claim("f", "bad") + PLAIN_TEST)
+    both.pytester.makeini(INI)
+    done = both.run("-k", "plain", baseline="")
+    assert done.code == 1, done.out
+    assert "nothing judged, deselected claims: 1" in done.line
+
+
+def test_a_setting_is_green_where_no_claim_was_collected(both: Project) -> None:
+    both.write(PLAIN_TEST)
+    both.pytester.makeini(INI)
+    assert both.run(baseline="").code == 0
+
+
+def test_claims_that_are_deselected_are_counted(both: Project) -> None:
+    both.write(claim("p", "good") + claim("f", "bad"))
+    done = both.run("-k", "test_p")
+    assert done.code == 0, done.out
+    assert "PASSED (1 pass, deselected claims: 1)" in done.line
+
+
+def test_a_module_that_skips_itself_is_named(both: Project) -> None:
+    both.write(PLAIN_TEST)
+    both.pytester.makepyfile(test_two="import pytest\npytest.importorskip('no_such_module')\n" + claim("f", "bad"))
+    both.pytester.makeini(INI)
+    done = both.run(baseline="")
+    assert done.code == 1, done.out
+    assert "modules skipped while collecting: test_two.py" in done.line

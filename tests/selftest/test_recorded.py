@@ -83,3 +83,13 @@ def test_the_table_tells_faults_from_controls() -> None:
     assert "| bias | 2,000 | 2,000 | 2,000 | 2,000 | 2,000 |" in text
     assert "| same | 5 % (1-24) |" in text
     assert RED in text
+
+
+def test_many_controls_are_told_together_and_the_red_ones_alone() -> None:
+    names = [f"control-{number}" for number in range(9)]
+    curves = [curve(name, rule, [0, 0, int(name.endswith("3"))]) for name in names for rule in RULES]
+    rows = [line for line in detection_table(curves, names).splitlines() if "%" in line and "control-" in line]
+    text = detection_table(curves, names)
+    assert "| all 9 | 1 % (0-3) |" in text
+    assert len(rows) == 1
+    assert rows[0].startswith("| control-3 | 5 % (1-24) |")

@@ -35,6 +35,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_parts_are_chosen_by_subject_and_kind() -> None:
     assert part_names(None, ALL) == (
+        "losslessness-live",
         "losslessness-simulate",
         "speech-live",
         "speech-simulate",
@@ -72,3 +73,26 @@ def test_built_in_parts_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["entry-points"][registry.ENTRY_POINT_GROUP]
     assert {name: target for name, target in declared.items() if target.startswith("lossguard.")} == registry.BUILT_IN
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_part_that_is_not_installed_is_named_and_inconclusive() -> None:
+    names = part_names("losslessness", ALL)
+    assert names == ("losslessness-live", "losslessness-simulate")
+    result = run_parts(names[:1], SelftestOptions(), SilentListener())
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.parts[0].name == "losslessness-live"
+    assert "not installed" in result.parts[0].summary
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_part_that_was_not_asked_for_is_not_missing() -> None:
+    assert part_names("losslessness", (Kind.SIMULATE,)) == ("losslessness-simulate",)
+
+
+def test_every_expected_part_is_declared() -> None:
+    declared: set[str] = set()
+    for path in (ROOT / "pyproject.toml", *ROOT.glob("suites*/pyproject.toml")):
+        points = tomllib.loads(path.read_text(encoding="utf-8"))["project"].get("entry-points", {})
+        declared |= points.get(registry.ENTRY_POINT_GROUP, {}).keys()
+    assert set(registry.EXPECTED) == declared

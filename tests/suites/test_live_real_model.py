@@ -1,4 +1,4 @@
-"""The eight of CI on the real model: the only test in which everything is real."""
+"""The eight of CI on the real model, where everything is real: a test for each round, so that two cores are used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import pytest
 from lossguard.listener import SilentListener
 from lossguard.records import Verdict
 from lossguard.selftest.base import SelftestOptions, render
-from lossguard_suites.adversarial.live import run
+from lossguard_suites.adversarial import live
 
 
 @pytest.mark.slow
-def test_every_planted_fault_is_seen_and_every_control_is_green(tmp_path: Path) -> None:
-    part = run(SelftestOptions(folder=tmp_path), SilentListener())
+@pytest.mark.parametrize("current", live.QUICK, ids=lambda current: current.name)
+def test_every_planted_fault_is_seen_and_every_control_is_green(
+    current: live.Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "QUICK", (current,))
+    part = live.run(SelftestOptions(folder=tmp_path), SilentListener())
     assert part.verdict is Verdict.PASS, render(part)

@@ -51,6 +51,7 @@ def with_seconds(seconds: FloatArray, device: np.ndarray | None = None) -> PairT
     """Times with 24 tokens a reply and two strata that alternate."""
     return PairTimes(
         seconds=seconds,
+        metric="latency",
         device=device_plan(seconds.shape[0]) if device is None else device,
         num_tokens=np.full(seconds.shape, 24),
         strata=tuple("long" if index % 2 else "short" for index in range(seconds.shape[-1])),

@@ -16,13 +16,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lossguard.stages.timing.channel import Channel, ChannelClosed, Message
 
 if TYPE_CHECKING:
     from lossguard.engines.base import Engine
+    from lossguard.records import ServedOutput
 
 PR_SET_PDEATHSIG = 1
 
@@ -94,8 +95,7 @@ def _serve(channel: Channel, engine: Engine, message: Message) -> None:
         requests.append(Request.from_json({**entry, "prompt_ids": message.ids[at : at + length]}))
         at += length
     begun_ns = time.monotonic_ns()
-    for yielded in engine.serve(requests):
-        output = validated(yielded)
+    for output in _held_back(map(validated, engine.serve(requests)), len(requests)):
         told = {
             "request_id": output.request_id,
             "finish_reason": output.finish_reason.value,
@@ -105,6 +105,15 @@ def _serve(channel: Channel, engine: Engine, message: Message) -> None:
             "ended_ns": time.monotonic_ns(),
         }
         channel.send(Message(kind="output", body=told, ids=output.ids))
+
+
+def _held_back(outputs: Iterator[ServedOutput], count: int) -> Iterator[ServedOutput]:
+    """The same outputs, the last only when the engine is done: work behind it would run while the client waits."""
+    for _ in range(count - 1):
+        if (output := next(outputs, None)) is None:
+            return
+        yield output
+    yield from list(outputs)
 
 
 def _die_with_parent() -> None:

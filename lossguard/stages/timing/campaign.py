@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from lossguard.devices.leases import LeaseBook
 from lossguard.errors import EngineError, MeasurementError, StorageError
+from lossguard.seals import is_sealed, seal
 from lossguard.stages.timing.design import RunPlan
 from lossguard.stages.timing.pair_times import MeasuredPair, measured_pair
 from lossguard.stages.timing.run_log import RunRecord, read_run
@@ -93,19 +95,24 @@ def _open_pool(settings: RunSettings, around: Circumstances, hooks: Hooks, stack
 def _measure_pair(pool: ArmPool, runs: Sequence[RunPlan], around: Circumstances, hooks: Hooks) -> list[RunRecord]:
     """The pair's two runs; those that are complete and sound on disk are not measured again."""
     folder = pool.settings.folder
-    missing = [run for run in runs if not _is_sound(read_run(run_path(folder, run)))]
+    missing = [run for run in runs if not _is_sound(folder, run)]
     for run in runs:
         if run not in missing:
             hooks.progress(2 * len(pool.settings.requests))
     if missing:
         with around.book.exclusive_pair(around.wait_seconds, hooks.note):
+            pool.settle()
             for run in missing:
                 measure_run(pool, run, hooks.progress)
+                seal(folder, [run_path(folder, run)])
     records = [read_run(run_path(folder, run)) for run in runs]
     return [record for record in records if record is not None]
 
 
-def _is_sound(record: RunRecord | None) -> bool:
+def _is_sound(folder: Path, run: RunPlan) -> bool:
+    """Complete, undisturbed, and as it was written. Raises IntegrityError LG0617 for a run that was edited."""
+    path = run_path(folder, run)
+    record = read_run(path) if is_sealed(folder, path) else None
     return record is not None and record.is_complete and not record.problems
 
 

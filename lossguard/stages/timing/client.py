@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lossguard.records import Request
+from lossguard.records import Request, SamplingParams
 from lossguard.stages.timing.arms import Arm
 from lossguard.stages.timing.channel import ChannelClosed, Message, ids_to_bytes, packed
 from lossguard.stages.timing.run_log import Reply
+
+OpenRequest = tuple[int, Request]  # place in the run, and what was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,10 @@ class Step:
 
     first_index: int
     requests: tuple[Request, ...]
+
+    def open_requests(self) -> dict[str, OpenRequest]:
+        """By id: place in the run, and the request."""
+        return {request.id: (self.first_index + at, request) for at, request in enumerate(self.requests)}
 
     def message(self) -> Message:
         """What an arm gets."""
@@ -74,7 +80,7 @@ def exchange(arms: Mapping[int, Arm], step: Step, timeout_seconds: float, *, fir
     for arm in sorted(arms, key=lambda arm: arm != first):
         sent[arm] = time.monotonic_ns()
         arms[arm].send_packed(data)
-    waiting = {arm: {request.id: step.first_index + at for at, request in enumerate(step.requests)} for arm in arms}
+    waiting = {arm: step.open_requests() for arm in arms}
     deadline = time.monotonic() + timeout_seconds
     replies = []
     while any(waiting.values()):
@@ -85,7 +91,7 @@ def exchange(arms: Mapping[int, Arm], step: Step, timeout_seconds: float, *, fir
 
 
 def received_messages(
-    arms: Mapping[int, Arm], waiting: Mapping[int, Mapping[str, int]], deadline: float
+    arms: Mapping[int, Arm], waiting: Mapping[int, Mapping[str, OpenRequest]], deadline: float
 ) -> Iterator[tuple[int, Message, int]]:
     """Whole messages with the time at which their last byte was here. Raises EngineError LG1004."""
     by_file = {arms[arm].channel.fileno(): arm for arm, open_requests in waiting.items() if open_requests}
@@ -104,17 +110,23 @@ def received_messages(
             raise arms[arm].gone() from error
 
 
-def to_reply(arm: Arm, index_of_arm: int, message: Message, waiting: dict[str, int], clock: tuple[int, int]) -> Reply:
-    """A reply to a request that is open, as evidence. Raises EngineError LG1004."""
+def to_reply(
+    arm: Arm, index_of_arm: int, message: Message, waiting: dict[str, OpenRequest], clock: tuple[int, int]
+) -> Reply:
+    """A reply to a request that is open, of the length that was asked for, as evidence. Raises EngineError LG1004."""
     told = message.body
     request_id = str(told["request_id"])
     if request_id not in waiting:
         raise arm.failure(f"answered the request {request_id!r}, which was not open")
     if not message.ids or told["finish_reason"] == "abort":
         raise arm.failure(f"answered {request_id!r} with {len(message.ids)} tokens ({told['finish_reason']})")
+    index, request = waiting.pop(request_id)
+    wrong = length_problem(request.sampling, len(message.ids))
+    if wrong:
+        raise arm.failure(f"answered {request_id!r} with {wrong}")
     return Reply(
         arm=index_of_arm,
-        index=waiting.pop(request_id),
+        index=index,
         request_id=request_id,
         sent_ns=clock[0],
         received_ns=clock[1],
@@ -124,6 +136,19 @@ def to_reply(arm: Arm, index_of_arm: int, message: Message, waiting: dict[str, i
         first_ns=_optional(told.get("first_ns")),
         last_ns=_optional(told.get("last_ns")),
     )
+
+
+def length_problem(sampling: SamplingParams, num_tokens: int) -> str | None:
+    """What is wrong with a reply's number of tokens; None if it may be.
+
+    Time counts by the token where lengths differ, so tokens that nobody asked for would count as speed.
+    """
+    if num_tokens > sampling.max_tokens:
+        return f"{num_tokens} tokens where {sampling.max_tokens} are the most"
+    least = sampling.max_tokens if sampling.ignore_eos and not sampling.stop_strings else sampling.min_tokens
+    if num_tokens < least:
+        return f"{num_tokens} tokens where {least} are the least"
+    return None
 
 
 def _optional(value: Any) -> int | None:

@@ -57,7 +57,7 @@ def planned_looks(timing: Timing) -> tuple[int, ...]:
 
 def sequential_verdict(case: SpeedCase) -> tuple[PairTimes, SequentialVerdict]:
     """The rule under the sequential plan, on the pairs of all submissions."""
-    times = to_pair_times(case.pairs, case.strata, case.num_devices)
+    times = to_pair_times(case.pairs, case.strata, case.num_devices, metric=case.timing.metric)
     timing = case.timing
     claim = RuleClaim(
         rule=timing.rule,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from lossguard.baseline.noise_record import (
 from lossguard.fingerprint import Fingerprint
 from lossguard.stages.estimate import in_words
 from lossguard.stages.timing.campaign import Hooks, Measured, run_campaign
+from lossguard.stages.timing.campaign_key import require_same_key
 from lossguard.stages.timing.design import plan_runs, sequence
+from lossguard.stages.timing.diverging import Diverging, diverging_of
 from lossguard.stages.timing.pair_times import MeasuredPair, to_pair_times
 from lossguard.stages.timing.session import Session
 from lossguard.stages.workspace import Workspace
-from lossguard.timing.base import NoiseProfile
+from lossguard.timing.base import Metric, NoiseProfile
 from lossguard.timing.noise import describe_noise, noise_profile
 
 NOISE_FOLDER = "noise"
@@ -35,6 +38,7 @@ class Noise:
     profile: NoiseProfile | None
     source: str
     problems: tuple[str, ...] = ()
+    diverging: Diverging | None = None  # timed replies in which stock differs from itself
 
 
 def stored_noise(
@@ -49,7 +53,8 @@ def stored_noise(
         return None
     record = read_noise(path)
     require_comparable_noise(record, here, path)
-    return Noise(profile=profile_of_record(record, path, num_devices), source=str(path))
+    profile = profile_of_record(record, path, num_devices)
+    return Noise(profile=profile, source=str(path), diverging=diverging_of(map(MeasuredPair.from_json, record.pairs)))
 
 
 def profile_of_record(record: NoiseRecord, path: Path, num_devices: int) -> NoiseProfile:
@@ -58,12 +63,14 @@ def profile_of_record(record: NoiseRecord, path: Path, num_devices: int) -> Nois
         pairs = [MeasuredPair.from_json(pair) for pair in record.pairs]
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable_noise(path, f"a pair of it is malformed: {error}") from error
-    return profile_of(pairs, record.strata, num_devices)
+    return profile_of(pairs, record.strata, num_devices, metric=record.conditions["metric"])
 
 
-def profile_of(pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int) -> NoiseProfile:
+def profile_of(
+    pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int, *, metric: Metric
+) -> NoiseProfile:
     """The profile of A/A pairs."""
-    return noise_profile(to_pair_times(pairs, strata, num_devices))
+    return noise_profile(to_pair_times(pairs, strata, num_devices, metric=metric))
 
 
 def make_record(
@@ -75,7 +82,7 @@ def make_record(
     num_devices: int,
 ) -> NoiseRecord:
     """The record of an A/A campaign."""
-    profile = profile_of(pairs, strata, num_devices)
+    profile = profile_of(pairs, strata, num_devices, metric=conditions["metric"])
     return NoiseRecord(
         baseline=baseline,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -102,13 +109,14 @@ def find_noise(workspace: Workspace, session: Session) -> Noise:
     if measured.problems or not measured.pairs:
         problems = tuple(f"noise profile: {problem}" for problem in measured.problems)
         return Noise(profile=None, source=source, problems=problems or ("no A/A pair was measured",))
-    profile = profile_of(measured.pairs, session.suite.strata, session.num_devices)
-    return Noise(profile=profile, source=source)
+    profile = profile_of(measured.pairs, session.suite.strata, session.num_devices, metric=session.timing.metric)
+    return Noise(profile=profile, source=source, diverging=diverging_of(measured.pairs))
 
 
 def measure_noise(workspace: Workspace, session: Session) -> Measured:
     """The A/A campaign, through the very same pipeline."""
     folder = workspace.folder.path / NOISE_FOLDER
+    require_same_key(folder, _noise_key(workspace, session), "noise")
     timing = session.timing
     runs = plan_runs(
         timing.noise_pairs,
@@ -120,6 +128,18 @@ def measure_noise(workspace: Workspace, session: Session) -> Measured:
     with workspace.listener.stage("noise (stock against stock)", session.num_replies(len(runs)), "replies") as progress:
         hooks = Hooks(note=workspace.note, progress=progress)
         return run_campaign(session.against_itself(folder), runs, session.around, hooks)
+
+
+def _noise_key(workspace: Workspace, session: Session) -> dict[str, Any]:
+    """What the runs of an interrupted A/A campaign must have been measured for: stock, machine and conditions."""
+    key = {
+        "stock": dict(session.stock.identity),
+        "conditions": dict(session.conditions),
+        "order": session.timing.order,
+        "seed": workspace.plan.effective_seed,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(key, default=str))
+    return plain
 
 
 def describe_plan(session: Session, num_pairs: int) -> str:

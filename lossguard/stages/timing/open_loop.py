@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lossguard.stages.timing.arms import Arm
 from lossguard.stages.timing.channel import Message, packed
-from lossguard.stages.timing.client import Step, quiet_client, received_messages, to_reply
+from lossguard.stages.timing.client import OpenRequest, Step, quiet_client, received_messages, to_reply
 from lossguard.stages.timing.run_log import Reply
 
 
@@ -28,7 +28,7 @@ def arrival_offsets(count: int, per_second: float, seed: int) -> list[float]:
 class _Open:
     """Requests on their way."""
 
-    waiting: dict[int, dict[str, int]]  # by arm: request id to its place in the run
+    waiting: dict[int, dict[str, OpenRequest]]  # by arm and request id
     sent_ns: dict[str, int] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def serve_trace(
 
 def _send(arms: Mapping[int, Arm], step: Step, state: _Open, due_ns: int) -> None:
     data, now_ns = packed(step.message()), time.monotonic_ns()
-    places = {request.id: step.first_index + at for at, request in enumerate(step.requests)}
+    places = step.open_requests()
     for name in places:
         state.due_ns[name], state.sent_ns[name] = due_ns, now_ns
     for arm in arms:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lossguard.stages.timing.design import NUM_RUNS
 from lossguard.stages.timing.run_log import Reply, RunRecord
-from lossguard.timing.base import PairTimes
+from lossguard.timing.base import Metric, PairTimes
 
 NUM_ARMS = 2
 CLOCK_SLACK_NS = 1_000_000
@@ -90,13 +90,16 @@ def metric_seconds(reply: Reply, metric: str) -> float:
     return (reply.last_ns - reply.first_ns) / 1e9 / (reply.num_tokens - 1)
 
 
-def to_pair_times(pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int) -> PairTimes:
-    """All pairs as one value."""
+def to_pair_times(
+    pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int, *, metric: Metric
+) -> PairTimes:
+    """All pairs as one value. ``metric``: what their seconds hold."""
     return PairTimes(
         seconds=np.stack([pair.seconds for pair in pairs]),
         num_tokens=np.stack([pair.num_tokens for pair in pairs]),
         device=np.stack([pair.device for pair in pairs]),
         strata=tuple(strata),
+        metric=metric,
         design="two-device" if num_devices == 2 else "one-device",
     )
 

@@ -166,9 +166,12 @@ def _fingerprint(
 ) -> Fingerprint:
     """As the gate's fingerprints, with the devices and the hash of the engine's sources."""
     told = probed.hellos[arm]["fingerprint"]
+    engine = dict(told["engine"])
+    if "host" in engine:  # may add to this machine's facts, never replace them: the arm runs here
+        engine["reported_host"] = engine.pop("host")
     found = collect_fingerprint(
         target=workspace.target_path,
-        engine=told["engine"],
+        engine=engine,
         served=workspace.model_path(system) if system.model else None,
     )
     identity = {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from lossguard.baseline.noise_record import write_noise
 from lossguard.config import SystemConfig
 from lossguard.errors import EngineError, MeasurementError
-from lossguard.records import CheckResult, Claim, Evidence, Verdict
+from lossguard.records import CheckResult, Claim, Evidence, ServedOutput, Verdict
+from lossguard.run_folder import read_outputs
 from lossguard.stages.timing.campaign import Hooks
+from lossguard.stages.timing.diverging import Diverging, diverging_outputs
 from lossguard.stages.timing.judging import CHECK, SpeedVerdict
 from lossguard.stages.timing.noise_stage import find_noise, make_record, measure_noise
 from lossguard.stages.timing.requests import Suite, prepare_suite, timing_workspace
@@ -20,18 +24,28 @@ from lossguard.timing_plan import Timing
 COVERS = ("speed of whole requests on the client's clock, at the campaign's own concurrency and lengths",)
 DOES_NOT_COVER = (
     "whether the replies are right (the lossless claim says that)",
+    "other tokens in no more timed replies than stock against itself, or the lossless run, has",
+    "work that an engine leaves to threads or servers of its own behind its last reply",
     "other loads, lengths, devices and clocks than those of this campaign",
 )
 
 
-def time_systems(workspace: Workspace, timing: Timing) -> tuple[list[Claim], Suite]:
-    """A speed claim per candidate of the plan, and the suite that was served."""
+def time_systems(
+    workspace: Workspace, timing: Timing, judged: Mapping[str, Diverging] = MappingProxyType({})
+) -> tuple[list[Claim], Suite]:
+    """A speed claim per candidate of the plan, and the suite that was served.
+
+    ``judged``: by candidate, replies of its lossless claim in this run, where that passed.
+    """
     inner = timing_workspace(workspace, timing)
     suite = prepare_suite(inner, timing)
-    return [time_system(inner, timing, system, suite) for system in workspace.plan.systems], suite
+    systems = workspace.plan.systems
+    return [time_system(inner, timing, system, suite, judged.get(system.name)) for system in systems], suite
 
 
-def time_system(workspace: Workspace, timing: Timing, system: SystemConfig, suite: Suite) -> Claim:
+def time_system(
+    workspace: Workspace, timing: Timing, system: SystemConfig, suite: Suite, judged: Diverging | None = None
+) -> Claim:
     """One candidate. Failures of systems, devices and disk give INCONCLUSIVE; a wrong plan or baseline raises."""
     hooks = Hooks(note=workspace.note, progress=lambda _count: None)
     try:
@@ -39,8 +53,20 @@ def time_system(workspace: Workspace, timing: Timing, system: SystemConfig, suit
     except (EngineError, MeasurementError) as error:
         return speed_claim(workspace, system, _failed(f"{error.code}: {error.found}"))
     noise = find_noise(workspace, session)
-    found = TimedCandidate(workspace=workspace, session=session, noise=noise).verdict()
+    found = TimedCandidate(workspace=workspace, session=session, noise=noise, judged=judged).verdict()
     return speed_claim(workspace, system, found)
+
+
+def judged_replies(
+    workspace: Workspace, timing: Timing, claims: Sequence[Claim], stock_outputs: Sequence[ServedOutput]
+) -> dict[str, Diverging]:
+    """By candidate whose lossless claim passed: in how many of the replies that were judged it differs from stock."""
+    found = {}
+    for claim in claims:
+        if claim.verdict.is_pass and claim.candidate is not None:
+            outputs, _notes = read_outputs(workspace.folder.system(claim.candidate) / "outputs.jsonl")
+            found[claim.candidate] = diverging_outputs(stock_outputs, list(outputs.values()), timing.tokens)
+    return found
 
 
 def not_judged_again(workspace: Workspace, system: SystemConfig) -> Claim:

@@ -38,7 +38,8 @@ def write_compact(runs: Sequence[Path], target: Path) -> None:
             for stem, suffix in stems.items():
                 found = _scores(path / system, stem)
                 if found is not None:
-                    columns = {**_columns(found), "events": _events(path / system, order)}
+                    audited = path / (plan["baseline"] if suffix else system)
+                    columns = {**_columns(found), "events": _events(audited, order)}
                     save_file(columns, target / f"{path.name}_{system}{suffix}.safetensors")
         (target / f"{path.name}.json").write_text(json.dumps(_facts(folder, plan, order)), encoding="utf-8")
 

@@ -28,13 +28,13 @@ NOISE = NoiseProfile(
 )
 
 
-def requests(count: int, name: str = "p", tokens: int = 6) -> tuple[Request, ...]:
+def requests(count: int, name: str = "p", tokens: int = 6, *, fixed_length: bool = True) -> tuple[Request, ...]:
     """Prompts of 24 ids."""
     return tuple(
         Request(
             id=f"{name}{index}",
             prompt_ids=tuple(range(3 + index, 27 + index)),
-            sampling=SamplingParams(max_tokens=tokens, ignore_eos=True),
+            sampling=SamplingParams(max_tokens=tokens, ignore_eos=fixed_length),
             set="toy",
             cluster=f"{name}{index}",
         )
@@ -59,6 +59,7 @@ class ToyCampaign:
     arrivals_per_second: float | None = None
     request_seconds: float = 60.0
     first_pair: int = 0
+    fixed_length: bool = True
 
     def __post_init__(self) -> None:
         reset = {"can_reset": True} if self.relaunch == "reset" else {}
@@ -69,13 +70,13 @@ class ToyCampaign:
     @property
     def settings(self) -> RunSettings:
         """What the runner gets."""
-        timed = requests(self.num_requests)
+        timed = requests(self.num_requests, fixed_length=self.fixed_length)
         num_runs = 2 * (self.pairs + self.first_pair)
         return RunSettings(
             systems=(self._system("stock", self.stock), self._system("candidate", self.candidate)),
             devices=parse_devices(self.devices),
             requests=timed,
-            warm_up=requests(2, "w"),
+            warm_up=requests(2, "w", fixed_length=self.fixed_length),
             nonces=make_nonces(timed, seed=1, num_tokens=self.nonce_tokens, num_runs=num_runs),
             concurrency=1,
             relaunch=self.relaunch,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lossguard.devices.names import available_cores
+from lossguard.errors import IntegrityError
 from lossguard.records import Verdict
 from lossguard.stages.timing.pair_times import to_pair_times
 from lossguard.timing.base import NoiseProfile
@@ -53,12 +54,49 @@ def test_the_same_cache_would_win_without_nonces(tmp_path: Path) -> None:
 
 
 def test_fewer_tokens_are_judged_by_the_token_with_the_stricter_rule(tmp_path: Path) -> None:
-    campaign = ToyCampaign(tmp_path / "c", candidate={"short": 3})
+    campaign = ToyCampaign(tmp_path / "c", candidate={"short": 3}, fixed_length=False)
     found = campaign.judged()
     assert found.check.verdict is not Verdict.PASS
     assert found.check.evidence["estimate"]["per_token"] is True
     assert found.check.evidence["rule_evidence"]["floor"] == 0.03
     assert found.check.evidence["num_diverging"] == 4 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("short", "fixed_length", "words"), [(-3, False, "9 tokens where 6 are the most"), (3, True, "least")]
+)
+def test_another_length_than_asked_is_an_error(tmp_path: Path, short: int, words: str, *, fixed_length: bool) -> None:
+    """Tokens that nobody asked for would count as speed, and so would tokens that were left out."""
+    campaign = ToyCampaign(tmp_path / "c", candidate={"short": short}, fixed_length=fixed_length)
+    measured = campaign.run()
+    assert measured.pairs == ()
+    assert "LG1004" in measured.problems[0]
+    assert words in measured.problems[0]
+
+
+def test_work_behind_a_reply_is_on_the_clock(tmp_path: Path) -> None:
+    """A candidate that yields early and works on while the client waits for stock gains nothing."""
+    stock = {"token_seconds": 0.02}
+    campaign = ToyCampaign(tmp_path / "c", pairs=1, stock=stock, candidate={"work_behind": 0.04})
+    measured = campaign.run()
+    assert float(np.median(measured.pairs[0].seconds[:, 1])) > 0.04
+
+
+def test_time_to_first_token_is_not_shared_out_over_a_reply(tmp_path: Path) -> None:
+    """Divided by 3 tokens where stock has 6, it would seem twice as long; by more, as short as one likes."""
+    campaign = ToyCampaign(tmp_path / "c", candidate={"short": 3}, fixed_length=False, metric="ttft")
+    found = campaign.judged(Timing(pairs=4, metric="ttft"))
+    assert abs(float(np.median(np.log1p(found.check.evidence["pair_gains"])))) < 0.4  # divided: -0.69
+
+
+def test_an_edited_run_is_found(tmp_path: Path) -> None:
+    """A run that is sealed is read again only as it was written."""
+    campaign = ToyCampaign(tmp_path / "c", pairs=1)
+    assert campaign.run().problems == ()
+    path = tmp_path / "c" / "runs" / "pair-000-run-0.jsonl"
+    path.write_text(path.read_text().replace('"num_tokens": 6', '"num_tokens": 5', 1))
+    with pytest.raises(IntegrityError, match="LG0617"):
+        campaign.run()
 
 
 def test_other_tokens_of_the_same_number_need_three_percent(tmp_path: Path) -> None:
@@ -91,7 +129,7 @@ def test_sabotaged_stock_leaves_its_control_chart(tmp_path: Path) -> None:
     campaign = ToyCampaign(tmp_path / "c", stock={"token_seconds": 0.02})
     measured = campaign.run()
     honest = NoiseProfile(pair_means=NOISE.pair_means, stock_levels=tuple(np.log(0.015) + 0.01 * np.arange(8)))
-    times = to_pair_times(measured.pairs, ["toy"] * 6, 2)
+    times = to_pair_times(measured.pairs, ["toy"] * 6, 2, metric="latency")
     assert control_chart(times, honest).is_off
 
 

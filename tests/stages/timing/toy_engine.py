@@ -34,6 +34,7 @@ class ToyOptions:
     forgets: bool = True
     other_tokens: bool = False
     patch_clock: bool = False
+    work_behind: float = 0.0  # seconds of work after each reply was given
 
 
 @dataclass
@@ -55,6 +56,7 @@ class ToyEngine:
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         for request in requests:
             yield self._reply(request)
+            time.sleep(self.options.work_behind)
 
     def reset(self) -> Mapping[str, Any]:
         if not self.options.can_reset:
