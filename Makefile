@@ -49,9 +49,14 @@ test: env ## fast tests
 test-slow: env ## tests with the real model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow $(TEST_FLAGS)
 
-test-servers: env $(SERVERS:%=.servers/%/.ready) ## real servers: vLLM, SGLang, llama.cpp (the first call installs them)
-	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers tests/servers $(TEST_FLAGS)
+# Installed side by side: two of them wait for downloads while the third compiles.
+test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call installs them, 7 GB)
+	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
+	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
+.servers/vllm/.ready: tools/servers/vllm.txt
+.servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)
+.servers/llamacpp/.ready: tools/servers/ggml_flags.cmake
 .servers/%/.ready: tools/servers/setup_%.sh
 	bash $< .servers/$* "$$($(FIND_PYTHON))"
 
@@ -81,7 +86,7 @@ mutation: env ## mutants of lossguard/checks that tests/checks does not notice (
 bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
 	$(BIN)/python -m benchmarks.scoring
 
-clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs)
+clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs, nor .servers)
 	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 env: $(READY) ## install everything into .venv

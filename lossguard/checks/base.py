@@ -53,6 +53,7 @@ class Arm:
     scores: ForcedScores
     audit: Sequence[AuditedEvent] = ()
     decoded: Sequence[str | None] = ()  # what the target's tokenizer makes of each reply's ids; None without text
+    stop_texts: Sequence[tuple[str, str] | None] = ()  # of all ids and of all but the last; None without stop strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class CheckInput:
     seed: int
     is_strict: bool = False  # any token that differs from stock's fails: for deterministic stacks
     recomposed: Arm | None = None  # stock on the calibration prompts at another batch composition
+    exercise: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the candidate's config entry (vacuity)
 
 
 class Check(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lossguard.records import Request, ServedOutput
 
@@ -66,6 +66,22 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back processes, memory and files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How requests reach an engine that can be told."""
+
+    concurrency: int  # requests under way at once
+    stagger_seconds: float = 0.0  # between the first ones
+
+
+@runtime_checkable
+class PacedEngine(Protocol):
+    """An engine whose requests may be sent at another pace than its own."""
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """As ``Engine.serve``, with a telemetry column ``under_way``: requests under way when this one was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,35 @@ def held_devices(engine: Engine) -> frozenset[str]:
     return devices
 
 
+def is_running(engine: Engine) -> bool:
+    """Whether an engine holds its devices now; one that does not tell is taken to."""
+    return bool(getattr(engine, "is_running", True))
+
+
+def tells_devices(engine: Engine) -> bool:
+    """Whether an engine says what it holds, be it nothing: only processes of their own do."""
+    return isinstance(getattr(engine, "devices", None), frozenset)
+
+
 def scorer_devices(config: ScorerConfig) -> frozenset[str]:
-    """Accelerators that the scorer may take: none on the CPU, one if it is named, else any."""
+    """Accelerators that the scorer may take: none on the CPU, one if it is named, else any.
+
+    A server that scores takes its ``devices``; one behind a url is not this run's to place.
+    """
+    if "url" in config.options or "launch" in config.options:
+        return frozenset(listed_devices(config.options.get("devices", 0)))
     device = config.options.get("device", "auto")
     if device == "cpu":
         return frozenset()
     named = isinstance(device, str) and device.startswith("cuda:") and "device_map" not in config.options
     return frozenset({str(device).partition(":")[2]}) if named else ANY
+
+
+def listed_devices(value: object) -> tuple[str, ...]:
+    """Of a server's ``devices``: a number of them or a list; its own options refuse anything else."""
+    if isinstance(value, int):
+        return tuple(str(index) for index in range(value))
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def overlaps(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -74,7 +74,7 @@ def _not_covered(given: CheckInput, applied: Set[str]) -> list[str]:
     return [
         *(["temperature > 0 (add --temperature)"] if greedy else ["the sampled distribution"]),
         *_not_reported(applied),
-        "grammars, penalties and tool calls",
+        "tool calls" if "parameters" in applied else "grammars, penalties and tool calls",
         f"prompts over {longest_prompt:,} tokens, replies over {longest_reply:,}",
     ]
 

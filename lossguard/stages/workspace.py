@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lossguard.config import SystemConfig
+from lossguard.config import SCORER_FOLDER, SystemConfig
 from lossguard.engines.base import Engine
 from lossguard.engines.model_facts import read_model_facts
 from lossguard.errors import IntegrityError
@@ -19,10 +19,10 @@ from lossguard.prompts.base import PromptSet, Split
 from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
 from lossguard.records import Request, SamplingParams
 from lossguard.run_folder import RunFolder, reading
-from lossguard.scoring.base import Scorer
-from lossguard.scoring.registry import scorer_factory
+from lossguard.scoring.base import PlacedFactory, Scorer, ScorerCapabilities, capabilities_of
+from lossguard.scoring.registry import sampled_not_scored, scorer_factory
 from lossguard.seals import is_sealed, seal
-from lossguard.stages.devices import held_devices, overlaps, scorer_devices
+from lossguard.stages.devices import held_devices, is_running, overlaps, scorer_devices
 from lossguard.stages.engine_opening import Surroundings, create_engine, model_path
 
 if TYPE_CHECKING:
@@ -89,8 +89,20 @@ class Workspace:
             engine.close()
 
     def require_scorer(self) -> None:
-        """Raise UsageError LG0609 or LG0610 now if there is no such scorer here, and not after hours of serving."""
-        scorer_factory(self.plan.config.scorer.engine)
+        """Raise UsageError now, and not after hours of serving, if the scorer is not here or cannot do what is planned.
+
+        LG0609 or LG0610 if there is none, LG0513 for its options, LG0516 for sampled replies that it cannot score.
+        """
+        config = self.plan.config.scorer
+        factory = scorer_factory(config.engine)
+        if self.plan.temperature and not capabilities_of(factory).sampled:
+            raise sampled_not_scored(config.engine)
+        if isinstance(factory, PlacedFactory):
+            factory.check(str(self.target_path), config.options)
+
+    def scorer_capabilities(self) -> ScorerCapabilities:
+        """What scores of this run's scorer tell, known without starting it."""
+        return capabilities_of(scorer_factory(self.plan.config.scorer.engine))
 
     def scorer(self) -> Scorer:
         """The scorer, created on first use."""
@@ -100,7 +112,10 @@ class Workspace:
             for name, engine in self._engines.items():
                 if overlaps(scorer_devices(config), held_devices(engine)):
                     self._close_for_room(name, engine, "the scorer")
-            self._scorer = scorer_factory(config.engine)(str(self.target_path), config.options)
+            factory = scorer_factory(config.engine)
+            if isinstance(factory, PlacedFactory):
+                factory = factory.in_folder(self.folder.path / SCORER_FOLDER)
+            self._scorer = factory(str(self.target_path), config.options)
             self._scorer_facts = self._scorer.fingerprint()
         return self._scorer
 
@@ -122,8 +137,9 @@ class Workspace:
 
     def _close_for_room(self, name: str, engine: Engine, why: str) -> None:
         """Close an engine that starts again by itself when it is next asked."""
-        self.note(f"{name} is stopped where it runs: {why} needs its device")
-        engine.close()
+        if is_running(engine):
+            self.note(f"{name} is stopped where it runs: {why} needs its device")
+            engine.close()
 
     def note(self, text: str) -> None:
         """Tell the listener, and keep it in the run's log."""
@@ -227,6 +243,7 @@ def planned_requests(workspace: Workspace) -> RunRequests:
     )
     greedy = SamplingParams(max_tokens=sizes.max_tokens)
     sampled = replace(greedy, temperature=plan.temperature, seed=plan.effective_seed) if plan.temperature else greedy
+    sampled = replace(sampled, **plan.config.parameters)
     return RunRequests(
         calibration=build_requests(prompts.split(Split.CALIBRATION), tokenizer, greedy, stop_ids=stop_ids),
         test=build_requests(prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats),

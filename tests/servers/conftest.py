@@ -40,24 +40,11 @@ def sglang(*arguments: str, dtype: str = "float32") -> dict[str, Any]:
     return {"engine": "sglang", "launch": words, "env": {"HF_HUB_OFFLINE": 1, "SGLANG_USE_CPU_ENGINE": 1}}
 
 
-def llamacpp(gguf: Path, *arguments: str) -> dict[str, Any]:
-    """llama-server with a model file of its own, a slot per request under way."""
+def llamacpp(gguf: Path, *arguments: str, logprobs: int = 1) -> dict[str, Any]:
+    """llama-server with a model file of its own, a slot per request under way, and all of it in float32."""
     words = [str(FOLDER / "llamacpp/build/bin/llama-server"), "-m", str(gguf), "--port", "{port}", "-t", "2"]
-    words += [
-        "-c",
-        str(4 * int(CONTEXT)),
-        "-np",
-        "4",
-        "--no-webui",
-        "-fa",
-        "off",
-        "-ctk",
-        "f32",
-        "-ctv",
-        "f32",
-        *arguments,
-    ]
-    return {"engine": "llamacpp", "launch": words, "concurrency": 4}
+    words += ["-c", str(4 * int(CONTEXT)), "-np", "4", "--no-webui", "-fa", "off", "-ctk", "f32", "-ctv", "f32"]
+    return {"engine": "llamacpp", "launch": [*words, *arguments], "concurrency": 4, "logprobs": logprobs}
 
 
 NGRAM = {
@@ -81,14 +68,9 @@ def f32_gguf(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same weights for llama.cpp, in float32."""
     source = FOLDER / "llamacpp/source/llama.cpp"
     target = tmp_path_factory.mktemp("gguf") / "smollm2-f32.gguf"
-    command = [
-        sys.executable,
-        str(source / "convert_hf_to_gguf.py"),
-        model,
-        "--outtype",
-        "f32",
-        "--outfile",
-        str(target),
-    ]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(source / "gguf-py")}, timeout=300)
+    command = [sys.executable, str(source / "convert_hf_to_gguf.py"), model, "--outtype", "f32"]
+    environment = {**os.environ, "PYTHONPATH": str(source / "gguf-py")}
+    command += ["--outfile", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
     return target

@@ -25,9 +25,13 @@ from tests.gate.toy import ToyEngine, ToyScorer, ToyTarget, wrong_token
         ({"device": "cuda"}, ANY),
         ({}, ANY),
         ({"device": "cuda:1", "device_map": "auto"}, ANY),
+        ({"launch": "serve", "devices": 2}, frozenset({"0", "1"})),
+        ({"launch": "serve", "devices": [3]}, frozenset({"3"})),
+        ({"launch": "serve"}, frozenset()),
+        ({"url": "http://127.0.0.1:1"}, frozenset()),
     ],
 )
-def test_devices_of_the_scorer(options: dict[str, str], devices: frozenset[str]) -> None:
+def test_devices_of_the_scorer(options: dict[str, object], devices: frozenset[str]) -> None:
     assert scorer_devices(ScorerConfig(options=options)) == devices
 
 

@@ -89,8 +89,11 @@ class _Work:
         finally:
             with self._lock:
                 self._task = None
+            try:
+                self._loop.run_until_complete(self._loop.shutdown_asyncgens())  # an error leaves requests in turn
                 self._loop.close()
-            self._put(None)
+            finally:
+                self._put(None)
         if self._error is not None:
             raise self._error
 

@@ -21,6 +21,7 @@ class DialectFacts:
     telemetry: frozenset[str]  # columns that may come with a reply
     token_ids_out: bool = True
     ends_with_done: bool = True  # its streams end with a "[DONE]" event
+    streams_all_ids: bool = True  # False: only whole replies have every id, so they are what is asked for by default
     health: str = "/health"
     default_logit_dtype: str | None = None  # None: that of the model
     fact_paths: tuple[str, ...] = ()  # where the server tells about itself

@@ -2,10 +2,14 @@
 
 It stops at the end-of-generation ids of its own model file; other stop ids cannot be told to it. The order of its
 samplers is set so that nothing but temperature and the filters that were asked for acts.
+
+Seen with b11434: a stream leaves out the ids of tokens that end within a character, whole replies have them all.
+Neither has log-probabilities for such a token, nor real ones for a token that was verified beside a draft.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lossguard.engines.servers.dialect import DialectFacts, Question
@@ -40,6 +44,7 @@ FACTS = DialectFacts(
     telemetry=frozenset({"drafts", "accepted", "cached"}),
     ends_with_done=False,
     default_logit_dtype="float32",
+    streams_all_ids=False,
     fact_paths=("/props",),
     fact_keys=("build_info", "model_path", "total_slots", "default_generation_settings.n_ctx"),
     version_argument="--version",
@@ -64,7 +69,7 @@ class LlamacppDialect:
             "min_p": asked.min_p,
             "typical_p": 1.0,
             "repeat_penalty": asked.repetition_penalty,
-            "repeat_last_n": -1,
+            "repeat_last_n": _penalised_tokens(request),
             "presence_penalty": asked.presence_penalty,
             "frequency_penalty": asked.frequency_penalty,
             "dry_multiplier": 0.0,
@@ -102,10 +107,12 @@ class LlamacppReader:
         """A whole reply or one event."""
         if (error := message.optional("error")) is not None:
             raise MalformedReplyError(f"an error in place of a reply: {str(error.value)[:200]}")
-        self._reply.add_tokens(message.member("tokens").integers(), arrived_ns)
+        ids = message.member("tokens").integers()
+        self._reply.add_tokens(ids, arrived_ns)
         self._reply.add_text(message.member("content").text())
-        if (rows := message.optional("completion_probabilities")) is not None:
-            self._logprobs(rows)
+        if self._reply.request.sampling.logprobs:
+            rows = message.optional("completion_probabilities")
+            self._logprobs([] if rows is None else rows.items(), ids)
         stop = message.member("stop").value
         if not isinstance(stop, bool):
             raise MalformedReplyError("$.stop is neither true nor false")
@@ -116,12 +123,28 @@ class LlamacppReader:
         """The finished reply."""
         return self._reply.output(sent_ns)
 
-    def _logprobs(self, rows: JsonView) -> None:
-        for row in rows.items():
-            self._reply.served_logprobs.append(row.member("logprob").number())
-            tops = row.optional("top_logprobs")
-            pairs = [] if tops is None else tops.items()
-            self._reply.add_top({pair.member("id").integer(): pair.member("logprob").number() for pair in pairs})
+    def _logprobs(self, rows: list[JsonView], ids: list[int]) -> None:
+        """Rows name their tokens. A token without one (within a character, or after a draft) has NaN for it.
+
+        So what is missing shows where it is missing, and every other value stays with its token.
+        """
+        reply, at = self._reply, 0
+        for token in ids:
+            is_there = at < len(rows) and rows[at].member("id").integer() == token
+            if is_there:
+                self._row(rows[at])
+                at += 1
+            else:
+                reply.served_logprobs.append(math.nan)
+                reply.add_top({})
+        for row in rows[at:]:
+            self._row(row)
+
+    def _row(self, row: JsonView) -> None:
+        self._reply.served_logprobs.append(row.member("logprob").number())
+        tops = row.optional("top_logprobs")
+        pairs = [] if tops is None else tops.items()
+        self._reply.add_top({pair.member("id").integer(): pair.member("logprob").number() for pair in pairs})
 
     def _last(self, message: JsonView) -> None:
         reply = self._reply
@@ -143,10 +166,19 @@ class LlamacppReader:
                 reply.telemetry[column] = (float(value.integer()),)
 
 
+def _penalised_tokens(request: Request) -> int:
+    """How far back penalties look: over all of prompt and reply, which -1 meant until servers began to refuse it."""
+    return len(request.prompt_ids) + request.sampling.max_tokens if _has_penalties(request.sampling) else 0
+
+
+def _has_penalties(asked: SamplingParams) -> bool:
+    return asked.repetition_penalty != 1.0 or asked.presence_penalty != 0.0 or asked.frequency_penalty != 0.0
+
+
 def _samplers(asked: SamplingParams) -> list[str]:
     """Filters after temperature, as the other servers apply them; penalties first where there are any."""
     named = (
-        ("penalties", asked.repetition_penalty != 1.0 or asked.presence_penalty or asked.frequency_penalty),
+        ("penalties", _has_penalties(asked)),
         ("temperature", True),
         ("top_k", asked.top_k),
         ("top_p", asked.top_p != 1.0),

@@ -77,11 +77,13 @@ class ServerOptions:
     reasons: tuple[str, ...] = ()
 
 
-def read_options(spec: EngineSpec, *, model_dtype: str, default_dtype: str | None = None) -> ServerOptions:
+def read_options(
+    spec: EngineSpec, *, model_dtype: str, default_dtype: str | None = None, default_stream: bool = True
+) -> ServerOptions:
     """Check and type a system's options. Raises UsageError LG0204.
 
     ``model_dtype`` is that of the model's config.json, ``default_dtype`` that of an engine whose logits have one of
-    its own whatever the weights.
+    its own whatever the weights, ``default_stream`` whether its streams hold every id.
     """
     refuse_unknown(spec, NAMES)
     read = OptionReader(spec.name, spec.options)
@@ -92,6 +94,7 @@ def read_options(spec: EngineSpec, *, model_dtype: str, default_dtype: str | Non
         if url is not None and key in spec.options:
             raise bad_option(spec.name, f"has {key}, which belongs to launch; a server behind a url is left alone")
     dtype, reason = _logit_dtype(read, launch, default_dtype or model_dtype)
+    stream, why_stream = _stream(read, default=default_stream)
     return ServerOptions(
         url=url,
         launch=launch,
@@ -103,7 +106,7 @@ def read_options(spec: EngineSpec, *, model_dtype: str, default_dtype: str | Non
         api_key_env=read.optional_text("api_key_env"),
         concurrency=read.positive("concurrency", 8),
         stagger=_seconds(spec, "stagger_seconds", 0.0, allow_zero=True),
-        stream=read.flag("stream", default=True),
+        stream=stream,
         metrics=read.flag("metrics", default=True),
         logprobs=_logprobs(spec),
         timeouts=Timeouts(
@@ -114,7 +117,7 @@ def read_options(spec: EngineSpec, *, model_dtype: str, default_dtype: str | Non
             stop=_seconds(spec, "stop_seconds", Timeouts().stop),
         ),
         logit_dtype=dtype,
-        reasons=(reason,),
+        reasons=(reason, why_stream),
     )
 
 
@@ -176,6 +179,16 @@ def _seconds(spec: EngineSpec, key: str, default: float, *, allow_zero: bool = F
     if not is_number or not 0 <= value < float("inf") or (value == 0 and not allow_zero):
         raise bad_option(spec.name, f"has {key} = {value!r}, which should be a number of seconds over 0")
     return float(value)
+
+
+def _stream(read: OptionReader, *, default: bool) -> tuple[bool, str]:
+    """Whether replies are streamed, and how that was chosen."""
+    stream = read.flag("stream", default=default)
+    if stream == default:
+        why = "streams give arrival times" if default else "this server's streams leave ids out, whole replies do not"
+    else:
+        why = "as configured"
+    return stream, f"stream = {str(stream).lower()}: {why}"
 
 
 def _logit_dtype(read: OptionReader, launch: tuple[str, ...] | str | None, fallback: str) -> tuple[str, str]:

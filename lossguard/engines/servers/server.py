@@ -76,6 +76,11 @@ class Server:
         return self.address().url
 
     @property
+    def is_launched(self) -> bool:
+        """Whether a launched server has been started and not ended."""
+        return self._process is not None
+
+    @property
     def exit_code(self) -> int | None:
         """Of a launched server that has ended by itself; None while it runs, and where there is none."""
         return None if self._process is None else self._process.exit_code

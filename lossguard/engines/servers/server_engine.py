@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix
+from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix, Pace
 from lossguard.engines.model_facts import ModelFacts, read_model_facts
 from lossguard.engines.request_checks import RequestLimits, check_requests
 from lossguard.engines.servers import problems
-from lossguard.engines.servers.concurrent_serving import Exchange, Traffic, serve_concurrently
+from lossguard.engines.servers.concurrent_serving import Ask, Exchange, Traffic, serve_concurrently
 from lossguard.engines.servers.counters import increase, read_counters
 from lossguard.engines.servers.dialect import Dialect
 from lossguard.engines.servers.options import ServerOptions, read_options
@@ -73,7 +73,15 @@ class ServerEngine:
         reply that arrived whole has been yielded. Nothing is asked twice.
         """
         check_requests(requests, self._limits())
-        return self._served(requests)
+        options = self._options
+        return self._served(requests, Traffic(concurrency=options.concurrency, stagger_seconds=options.stagger))
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """As ``serve``, at another pace; ``under_way`` is what this client had sent and not yet got back."""
+        check_requests(requests, self._limits())
+        counted = UnderWay()
+        traffic = Traffic(concurrency=pace.concurrency, stagger_seconds=pace.stagger_seconds)
+        return self._served(requests, traffic, counted)
 
     def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
         """Always raises EngineError LG0213: a server decides itself what it decodes."""
@@ -82,6 +90,11 @@ class ServerEngine:
     def start(self) -> str:
         """Make sure that the server runs and is healthy; returns its URL. Raises as ``serve``."""
         return self._server.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a launched server holds its devices now."""
+        return self._server.is_launched
 
     @property
     def exit_code(self) -> int | None:
@@ -107,20 +120,21 @@ class ServerEngine:
             max_positions=None,  # the server's own limit may be smaller or larger; it says so itself
         )
 
-    def _served(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
+    def _served(
+        self, requests: Sequence[Request], traffic: Traffic, counted: UnderWay | None = None
+    ) -> Iterator[ServedOutput]:
         if not requests:
             return
         self._server.start()
-        traffic = Traffic(concurrency=self._options.concurrency, stagger_seconds=self._options.stagger)
         try:
-            yield from serve_concurrently(self._exchange, requests, traffic)
+            yield from serve_concurrently(lambda: self._exchange(traffic, counted), requests, traffic)
         except EngineError as error:
             self._server.explain(error)
             raise
 
     @asynccontextmanager
-    async def _exchange(self) -> AsyncIterator[Exchange]:
-        transport = Transport(self._server.address(), concurrency=self._options.concurrency)
+    async def _exchange(self, traffic: Traffic, counted: UnderWay | None) -> AsyncIterator[Exchange]:
+        transport = Transport(self._server.address(), concurrency=traffic.concurrency)
         try:
             model_name = await self._server.model_name(transport)
             meter = Meter(transport, self._dialect.facts.counters if self._options.metrics else {})
@@ -130,9 +144,30 @@ class ServerEngine:
                 question = self._dialect.question(request, model_name, stream=self._options.stream)
                 return await transport.ask(self._dialect, request, question, stream=self._options.stream)
 
-            yield Exchange(ask=ask, finished=meter.finished)
+            yield Exchange(ask=ask if counted is None else counted.around(ask), finished=meter.finished)
         finally:
             await transport.close()
+
+
+class UnderWay:
+    """Counts the requests that this client has sent and not yet got back."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def around(self, ask: Ask) -> Ask:
+        """The same, with the count at its sending, itself included, as the telemetry column ``under_way``."""
+
+        async def counted(request: Request) -> ServedOutput:
+            self._number += 1
+            number = float(self._number)
+            try:
+                output = await ask(request)
+            finally:
+                self._number -= 1
+            return replace(output, telemetry={**output.telemetry, "under_way": (number,)})
+
+        return counted
 
 
 class Meter:
@@ -170,7 +205,13 @@ class Meter:
 def create_with(dialect: Dialect, spec: EngineSpec) -> ServerEngine:
     """An engine of that kind from the system's options. Raises UsageError LG0204, LG0206 or LG0230."""
     model = read_model_facts(spec.model_path)
-    options = read_options(spec, model_dtype=model.dtype, default_dtype=dialect.facts.default_logit_dtype)
+    facts = dialect.facts
+    options = read_options(
+        spec,
+        model_dtype=model.dtype,
+        default_dtype=facts.default_logit_dtype,
+        default_stream=facts.streams_all_ids,
+    )
     if options.api_key_env is not None and not os.environ.get(options.api_key_env):
         raise problems.no_key(spec.name, options.api_key_env)
     return ServerEngine(spec, dialect, options, model)

@@ -45,7 +45,9 @@ class Transport:
 
     def __init__(self, address: Address, *, concurrency: int) -> None:
         limits = address.timeouts
-        headers = {"accept-encoding": "identity"}
+        # A kept connection may be closed by the server while the next request is on its way, and none is sent twice:
+        # every request has a connection of its own.
+        headers = {"accept-encoding": "identity", "connection": "close"}
         if address.api_key is not None:
             headers["authorization"] = f"Bearer {address.api_key}"
         self._address = address
@@ -53,7 +55,7 @@ class Transport:
             base_url=address.url,
             headers=headers,
             timeout=httpx.Timeout(limits.read, connect=limits.connect, pool=None),
-            limits=httpx.Limits(max_connections=concurrency + 2, max_keepalive_connections=concurrency + 2),
+            limits=httpx.Limits(max_connections=concurrency + 2, max_keepalive_connections=0),
             follow_redirects=False,
             trust_env=not is_loopback(address.url),  # a proxy of the environment is never between us and this machine
         )
@@ -88,6 +90,15 @@ class Transport:
             return parse_json(body)
         except MalformedReplyError as error:
             raise problems.malformed(self._address.system, self._at(path), str(error), body) from error
+
+    async def post_json(self, question: Question) -> JsonView:
+        """The JSON document that answers a question which is no request for a reply."""
+        async with self._open("POST", question.path, question.body) as response:
+            body = await _whole_body(response)
+        try:
+            return parse_json(body)
+        except MalformedReplyError as error:
+            raise problems.malformed(self._address.system, self._at(question.path), str(error), body) from error
 
     async def get(self, path: str) -> bytes:
         """A document of the server."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tests.engines.servers.parameters import parameters_of
 from tests.engines.servers.spoken import Asked, Spoken, text_of
 
 DONE = "data: [DONE]\n\n"
@@ -88,7 +89,7 @@ class SglangWriter:
             "prompt_tokens": spoken.prompt_tokens,
             "completion_tokens": spoken.completion_tokens if is_last else end,
             "cached_tokens": spoken.cached,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": spoken.reasoning,
             "num_retractions": spoken.preempted,
             "spec_verify_ct": 3,
             "spec_num_proposed_drafts": spoken.drafts,
@@ -117,6 +118,8 @@ class VllmWriter:
             ignore_eos=body.get("ignore_eos", False),
             num_top=body.get("logprobs") or 0,
             stream=body["stream"],
+            stop_strings=tuple(body.get("stop") or ()),
+            parameters=parameters_of(body),
             raw=body,
         )
 
@@ -159,6 +162,7 @@ class VllmWriter:
             "completion_tokens": spoken.completion_tokens,
             "total_tokens": spoken.prompt_tokens + spoken.completion_tokens,
             "prompt_tokens_details": details,
+            "completion_tokens_details": {"reasoning_tokens": spoken.reasoning} if spoken.reasoning else None,
         }
 
 

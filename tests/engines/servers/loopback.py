@@ -11,7 +11,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +40,7 @@ class Loopback:
         self.headers: dict[str, str] = {}  # of the last request
         self.statuses: list[tuple[int, str]] = []  # answered before anything honest, one a request
         self.dies_after: int | None = None
+        self.scripted: Callable[[dict[str, Any]], bytes | None] = lambda _body: None  # sent in place of a reply
         self.most_at_once = 0
         self._at_once = 0
         self._totals = {"drafts": 0, "accepted": 0, "preempted": 0, "cached": 0}
@@ -88,6 +89,8 @@ class Loopback:
         if self.statuses:
             status, text = self.statuses.pop(0)
             return PlainTextResponse(text, status_code=status)
+        if (script := self.scripted(body)) is not None:
+            return Response(script, media_type="text/event-stream")
         if self.dies_after is not None and len(self.bodies) > self.dies_after:
             return PlainTextResponse("out of memory", status_code=500)
         self._at_once += 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lossguard.records import Request, SamplingParams
+from tests.engines.servers.parameters import honour
 from tests.gate.toy import STOP_ID, VOCAB_SIZE, Fault, Step, ToyTarget
 
 TOP = 5
@@ -25,6 +26,9 @@ class Asked:
     ignore_eos: bool = False
     num_top: int = 0
     stream: bool = False
+    stop_strings: tuple[str, ...] = ()
+    stop_lag: int = 0  # tokens of a block that come after the one that completes a stop string
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of parameters.honour
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -42,12 +46,14 @@ class Spoken:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: int = 0
+    reasoning: int = 0
     drafts: int = 0
     accepted: int = 0
     preempted: int = 0
 
 
 ReplyFault = Callable[[Spoken, Asked], Spoken]
+AskedFault = Callable[[Asked], Asked]
 
 
 @dataclass
@@ -59,10 +65,14 @@ class ToyModel:
     salt: int = 0
     faults: tuple[Fault, ...] = ()
     reply_faults: tuple[ReplyFault, ...] = ()
+    asked_faults: tuple[AskedFault, ...] = ()
 
     def speak(self, asked: Asked) -> Spoken:
         """One reply with its faults."""
-        spoken = self._honest(asked)
+        understood = asked
+        for misread in self.asked_faults:
+            understood = misread(understood)
+        spoken = self._honest(understood)
         for fault in self.reply_faults:
             spoken = fault(spoken, asked)
         return spoken
@@ -72,29 +82,38 @@ class ToyModel:
         ids, reply = list(asked.prompt_ids), list[int]()
         served, tops = [], []
         stops = () if asked.ignore_eos else asked.stop_ids
+        string, left = None, asked.stop_lag
         while len(reply) < asked.max_tokens and not (reply and reply[-1] in stops):
+            string = string or stop_string(reply, asked)
+            if string is not None:
+                if not left:
+                    break
+                left -= 1
             logits = self._logits(ids)
-            if len(reply) < asked.min_tokens:
-                logits[list(stops)] = -np.inf
             step = Step(request, len(reply), logits)
             for fault in self.faults:
                 fault(step)
             logprobs = step.logits - np.logaddexp.reduce(step.logits)
+            chosen = honour(step.logits, asked.parameters, asked.prompt_ids, reply)
+            if len(reply) < asked.min_tokens:
+                chosen[list(stops)] = -np.inf
             order = np.argsort(-step.logits, kind="stable")[:TOP]
-            token = int(order[0])
+            token = int(np.argmax(chosen))
             served.append(float(logprobs[token]))
             tops.append(tuple((int(item), float(logprobs[item])) for item in order))
             reply.append(token)
             ids.append(token)
+        string = string or stop_string(reply, asked)
         stopped = reply[-1] in stops
+        text = text_of(reply[:-1] if stopped else reply)
         return Spoken(
             prompt_ids=asked.prompt_ids,
             ids=tuple(reply),
             served=tuple(served),
             top=tuple(tops),
-            finish="stop" if stopped else "length",
-            text=text_of(reply[:-1] if stopped else reply),
-            matched=reply[-1] if stopped else None,
+            finish="stop" if stopped or string else "length",
+            text=text if string is None else text.partition(string)[0],
+            matched=string or (reply[-1] if stopped else None),
             prompt_tokens=len(asked.prompt_ids),
             completion_tokens=len(reply),
         )
@@ -102,6 +121,12 @@ class ToyModel:
     def _logits(self, ids: Sequence[int]) -> np.ndarray:
         seed = abs(hash((*ids[-4:], len(ids), self.salt))) % 2**32
         return self.target.logits(ids) + np.random.default_rng(seed).normal(size=VOCAB_SIZE) * self.noise_nats
+
+
+def stop_string(reply: Sequence[int], asked: Asked) -> str | None:
+    """The stop string that a reply contains."""
+    text = text_of(reply)
+    return next((string for string in asked.stop_strings if string in text), None)
 
 
 def text_of(ids: Sequence[int]) -> str:
@@ -196,6 +221,11 @@ def text_without_tail(spoken: Spoken, _asked: Asked) -> Spoken:
     return replace(spoken, text=spoken.text[:-5])
 
 
+def unflushed_stream(spoken: Spoken, asked: Asked) -> Spoken:
+    """Streamed text lacks the tail that a whole reply has."""
+    return replace(spoken, text=spoken.text[:-2]) if asked.stream else spoken
+
+
 def zero_logprobs(spoken: Spoken, _asked: Asked) -> Spoken:
     """The distribution after acceptance is reported."""
     return replace(spoken, served=(0.0,) * len(spoken.served))
@@ -214,6 +244,61 @@ def missing_logprobs(spoken: Spoken, _asked: Asked) -> Spoken:
 def scaled_logprobs(spoken: Spoken, _asked: Asked) -> Spoken:
     """Reported after temperature."""
     return replace(spoken, served=tuple(value * 0.8 for value in spoken.served))
+
+
+def positive_logprobs(spoken: Spoken, _asked: Asked) -> Spoken:
+    """A probability over 1."""
+    return replace(spoken, served=(0.5, *spoken.served[1:]))
+
+
+def shifted_logprobs(spoken: Spoken, _asked: Asked) -> Spoken:
+    """Those of the token before (a buffer read one place late)."""
+    return replace(spoken, served=(*spoken.served[:1], *spoken.served[:-1]), top=(*spoken.top[:1], *spoken.top[:-1]))
+
+
+def flat_top(spoken: Spoken, _asked: Asked) -> Spoken:
+    """All best tokens have one value, which contradicts that of the served one."""
+    return replace(spoken, top=tuple(tuple((token, -0.5) for token, _ in row) for row in spoken.top))
+
+
+def fewer_top_rows(spoken: Spoken, _asked: Asked) -> Spoken:
+    """Best tokens of all positions but the last."""
+    return replace(spoken, top=spoken.top[:-1])
+
+
+def too_much_reasoning(spoken: Spoken, _asked: Asked) -> Spoken:
+    """The counter of reasoning tokens runs before the stop is trimmed."""
+    return replace(spoken, reasoning=len(spoken.ids) + 1)
+
+
+def too_much_cached(spoken: Spoken, _asked: Asked) -> Spoken:
+    """More of the prompt is called cached than there is."""
+    return replace(spoken, cached=len(spoken.prompt_ids) + 1)
+
+
+def wrong_prompt_count(spoken: Spoken, _asked: Asked) -> Spoken:
+    """The prompt is counted with a token that was not sent."""
+    return replace(spoken, prompt_tokens=spoken.prompt_tokens + 1)
+
+
+def doubled_chunk(spoken: Spoken, _asked: Asked) -> Spoken:
+    """One part of the stream comes twice; the counters are those of the reply as it was made."""
+    twice = [*range(min(6, len(spoken.ids))), *range(3, len(spoken.ids))]
+    ids = tuple(spoken.ids[at] for at in twice)
+    counted = from_here(spoken, ids)
+    served = tuple(spoken.served[at] for at in twice)
+    top = tuple(spoken.top[at] for at in twice)
+    return replace(counted, served=served, top=top, completion_tokens=spoken.completion_tokens)
+
+
+def doubled_text(spoken: Spoken, _asked: Asked) -> Spoken:
+    """A part of the text comes twice, the ids once."""
+    return replace(spoken, text=spoken.text[:12] + spoken.text[6:])
+
+
+def other_text(spoken: Spoken, _asked: Asked) -> Spoken:
+    """The text belongs to other tokens in a few replies."""
+    return replace(spoken, text=text_of((9, *spoken.ids[1:]))) if is_one_in(spoken, 9) else spoken
 
 
 def aborted(spoken: Spoken, _asked: Asked) -> Spoken:
@@ -235,10 +320,79 @@ REPLY_FAULTS: Mapping[str, ReplyFault] = {
         other_prompt,
         wrong_usage,
         text_without_tail,
+        unflushed_stream,
         zero_logprobs,
         nan_logprobs,
         missing_logprobs,
         scaled_logprobs,
+        positive_logprobs,
+        shifted_logprobs,
+        flat_top,
+        fewer_top_rows,
+        too_much_reasoning,
+        too_much_cached,
+        wrong_prompt_count,
+        doubled_chunk,
+        doubled_text,
+        other_text,
         aborted,
+    )
+}
+
+
+# ---- faults in what is asked: a parameter is not read, or only in part
+
+
+def forgets_min_tokens(asked: Asked) -> Asked:
+    """The minimum is never read."""
+    return replace(asked, min_tokens=0)
+
+
+def counts_steps_for_min_tokens(asked: Asked) -> Asked:
+    """The minimum counts steps of several tokens, and lasts as many times as long."""
+    return replace(asked, min_tokens=4 * asked.min_tokens)
+
+
+def forgets_ignore_eos(asked: Asked) -> Asked:
+    """The reply ends at the stop id all the same."""
+    return replace(asked, ignore_eos=False, stop_ids=(STOP_ID,))
+
+
+def forgets_stop_strings(asked: Asked) -> Asked:
+    """Stop strings are never read."""
+    return replace(asked, stop_strings=())
+
+
+def stops_after_the_block(asked: Asked) -> Asked:
+    """A stop string inside a block is noticed, and the rest of the block is served."""
+    return replace(asked, stop_lag=2)
+
+
+def forgets_penalties(asked: Asked) -> Asked:
+    """No penalty is ever read."""
+    return replace(asked, parameters={"logit_bias": asked.parameters.get("logit_bias", {})})
+
+
+def counts_one_in_four(asked: Asked) -> Asked:
+    """Of each accepted block, the last token alone is counted."""
+    return replace(asked, parameters={**asked.parameters, "count_every": 4})
+
+
+def skips_the_mask_of_the_bonus(asked: Asked) -> Asked:
+    """The last token of each block is chosen without the mask."""
+    return replace(asked, parameters={**asked.parameters, "mask_skips": 4})
+
+
+ASKED_FAULTS: Mapping[str, AskedFault] = {
+    fault.__name__: fault
+    for fault in (
+        forgets_min_tokens,
+        counts_steps_for_min_tokens,
+        forgets_ignore_eos,
+        forgets_stop_strings,
+        stops_after_the_block,
+        forgets_penalties,
+        counts_one_in_four,
+        skips_the_mask_of_the_bonus,
     )
 }

@@ -35,9 +35,23 @@ CAUGHT = {
     "nan_logprobs": "logprob",
     "missing_logprobs": "logprob",
     "scaled_logprobs": "logprob",
+    "positive_logprobs": "logprob",
+    "shifted_logprobs": "logprob",
+    "flat_top": "logprob",
+    "fewer_top_rows": "logprob",
+    "too_much_reasoning": "usage",
+    "too_much_cached": "usage",
+    "wrong_prompt_count": "usage",
+    "doubled_chunk": "usage",
     "text_without_tail": "text",
+    "unflushed_stream": "text",
+    "doubled_text": "text",
+    "other_text": "text",
+    "missing_last_id": "structure",
 }
-ALONE = tuple(name for name, check in CAUGHT.items() if check in ("usage", "logprob", "text"))
+ALONE = tuple(
+    name for name, check in CAUGHT.items() if check in ("usage", "logprob", "text") and name != "doubled_chunk"
+)
 INSIDE = {"bias": ((bias_every_seventh(2.0),), "rate"), "rare": ((wrong_token(every=9),), "event")}
 
 
@@ -75,6 +89,10 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GateResult]:
         systems = {name: SystemConfig(name=name, engine="vllm", options={"url": url}) for name, url in urls.items()}
         config = replace(stack.config, systems=systems)
         yield run_gate(Plan(config, candidates=list(models), budget=BUDGET, folder=stack.folder / "runs"))
+
+
+def test_every_fault_of_a_reply_is_judged() -> None:
+    assert {*CAUGHT, "stripped_stop"} == set(REPLY_FAULTS)
 
 
 def evidence_of(result: GateResult, name: str) -> Evidence:

@@ -18,6 +18,7 @@ from tests.engines.servers.spoken import Asked, ToyModel
 
 KINDS = ("sglang", "vllm", "llamacpp")
 LIMITS: dict[str, Any] = {"connect_seconds": 2.0, "read_seconds": 1.0, "request_seconds": 3.0, "health": "/v1/models"}
+LIMITS["stream"] = True  # also where whole replies are the default
 
 
 def honest_events(kind: str) -> list[bytes]:
@@ -145,6 +146,24 @@ def test_every_reply_that_came_whole_is_kept_and_none_is_asked_twice(toy_model: 
         assert len(kept) == 7
         assert len(server.bodies) <= 10
         assert len({json.dumps(body["prompt"]) for body in server.bodies}) == len(server.bodies)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_refusal_in_the_middle_keeps_what_came_before_and_is_not_asked_again(toy_model: str, status: int) -> None:
+    with Loopback("vllm") as server:
+
+        def refuse_the_sixth(_body: dict[str, Any]) -> None:
+            if len(server.bodies) == 5:
+                server.statuses.append((status, "slow down"))
+
+        server.scripted = refuse_the_sixth
+        engine = make_engine("vllm", toy_model, url=server.url, concurrency=1)
+        kept: list[ServedOutput] = []
+        with pytest.raises(EngineError, match="slow down") as caught:
+            kept.extend(engine.serve(make_requests(9)))
+    assert caught.value.code == "LG0222"
+    assert [output.request_id for output in kept] == ["r0", "r1", "r2", "r3", "r4"]
+    assert len(server.bodies) == 6
 
 
 def test_nobody_listening(toy_model: str) -> None:

@@ -20,7 +20,7 @@ CONFIG = f"""
 model = "model"
 [systems.stock]
 engine = "sglang"
-launch = "{sys.executable} -m tests.engines.servers.loopback sglang {{port}}"
+launch = "{sys.executable} -m tests.engines.servers.loopback sglang {{port}} delay=0.03"
 start_seconds = 120
 [systems.candidate]
 engine = "vllm"
@@ -59,39 +59,50 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
     pytest.fail(f"no {count} lines in {path}: {process.stdout.read() if process.stdout else ''}")
 
 
-def resumed(project: Path, before: list[bytes]) -> None:
+def resumed(project: Path, outputs: Path, before: list[bytes]) -> None:
     """The second call finishes the run, and keeps what the first one had."""
     with start(project, "--resume", ".lossguard/run-0001") as second:
         text = second.communicate(timeout=400)[0]
     assert second.returncode == 0, text
-    after = (project / ".lossguard" / "run-0001" / "candidate" / "outputs.jsonl").read_bytes().splitlines()
-    assert len(after) == 210
+    after = outputs.read_bytes().splitlines()
+    assert len(after) == (60 if outputs.name.startswith("calibration") else 210)
     assert after[: len(before) - 1] == before[:-1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["lossguard", "server"])
-def test_killed_in_the_middle(project: Path, victim: str) -> None:
-    outputs = project / ".lossguard" / "run-0001" / "candidate" / "outputs.jsonl"
+@pytest.mark.parametrize(
+    ("victim", "place"),
+    [
+        ("lossguard", "candidate/outputs.jsonl"),
+        ("lossguard", "stock/calibration-outputs.jsonl"),
+        ("lossguard", "stock/outputs.jsonl"),
+        ("server", "candidate/outputs.jsonl"),
+        ("server", "stock/outputs.jsonl"),
+    ],
+)
+def test_killed_in_the_middle(project: Path, victim: str, place: str) -> None:
+    outputs = project / ".lossguard" / "run-0001" / place
+    kind = "vllm" if place.startswith("candidate") else "sglang"
     with start(project, "--candidate", "candidate", "--budget", "210x24") as first:
-        wait_for_lines(outputs, 30, first)
+        wait_for_lines(outputs, 20, first)
         family = descendants(first.pid)
-        assert len(family) >= 4, "two guardians with a server each"
+        assert len(family) >= (4 if kind == "vllm" else 2), "a guardian with each server"
         if victim == "lossguard":
             first.kill()
             assert first.wait(60) == -signal.SIGKILL
         else:
-            (server,) = [pid for pid in family if b"vllm" in cmdline(pid) and b"guardian" not in cmdline(pid)]
+            named = [pid for pid in family if kind.encode() in cmdline(pid)]
+            (server,) = [pid for pid in named if b"guardian" not in cmdline(pid)]
             os.kill(server, signal.SIGKILL)
             text = first.communicate(timeout=120)[0]
             assert first.returncode == 3, text
             assert "exit code -9 while it served" in text
-            assert "serving vllm on" in text, "the log's tail"
+            assert f"serving {kind} on" in text, "the log's tail"
         assert eventually(lambda: not any(is_alive(pid) for pid in family)), "nothing outlives the run"
     before = outputs.read_bytes().splitlines()
-    assert 30 <= len(before) < 210, "the run was not stopped in the middle"
+    assert 20 <= len(before) < (60 if "calibration" in place else 210), "the run was not stopped in the middle"
     assert (outputs.parent / "server.log").is_file()
-    resumed(project, before)
+    resumed(project, outputs, before)
 
 
 def cmdline(pid: int) -> bytes:
