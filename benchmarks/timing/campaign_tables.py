@@ -181,7 +181,9 @@ def main(arguments: Sequence[str]) -> int:
                 f"  planted {percent(planted_gain(phase))} unswapped: stock on device 0 {first}, on the other {second}"
             )
         if place.name in profiles:
-            profile = noise_profile(read_phase(folder / profiles[place.name], first_pair).times)
+            against_itself = read_phase(folder / profiles[place.name], first_pair)
+            kept = against_itself.plan["relaunch"] == "reset"
+            profile = replace(noise_profile(against_itself.times), keeps_launches=kept)
             print("  " + "\n  ".join(verdict_lines(phase, profile)))
     return 0
 

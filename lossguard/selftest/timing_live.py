@@ -157,7 +157,7 @@ def time_cases(options: LiveOptions, cases: Sequence[PlantedCase], listener: Lis
         if noise.problems:
             return _disturbed(noise.problems)
         times = to_pair_times(noise.pairs, _strata(options), len(devices), metric="latency")
-        profile = noise_profile(times)
+        profile = replace(noise_profile(times), keeps_launches=options.relaunch == "reset")
         judged = tuple(_judged(options, devices, case, profile, hooks) for case in cases)
     return _result(options, judged, profile, why)
 

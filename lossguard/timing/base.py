@@ -56,6 +56,7 @@ class NoiseProfile:
     pair_throughputs: tuple[float, ...] | None = None  # log ratios of total time, for the throughput estimand
     request_sd: float | None = None  # nats; one request's log ratio around the mean of its pair
     stock_levels: tuple[float, ...] = ()  # [M0] mean log seconds of stock in each pair, for the control chart
+    keeps_launches: bool = False  # processes stay alive over all pairs (``relaunch = "reset"``)
 
     @property
     def num_pairs(self) -> int:

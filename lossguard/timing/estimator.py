@@ -27,6 +27,7 @@ class EstimateArrays:
     request_variance: FloatArray
     launch_variance: FloatArray
     candidate_is_noisier: BoolArray
+    kept_variance: float = 0.0
 
 
 def t_quantile(freedom: FloatArray, confidence: float) -> FloatArray:
@@ -41,11 +42,13 @@ def estimate_arrays(
     launch_rule: LaunchRule,
     requests_are_sample: bool = True,
     confidence: float = CONFIDENCE,
+    kept_variance: float = 0.0,
 ) -> EstimateArrays:
     """Mean log time ratio of campaigns from per-request log ratios [..., M, N] and A/A pair means [..., M0].
 
     ``requests_are_sample``: the gain of the population that the requests came from. Otherwise that of these requests;
-    then only the scatter of pair means counts, which already holds each request's own noise.
+    then only the scatter of pair means counts, which already holds each request's own noise. ``kept_variance``: see
+    ``kept_launch_variance``.
     """
     pair_means = differences.mean(axis=-1)
     request_means = differences.mean(axis=-2)
@@ -54,7 +57,7 @@ def estimate_arrays(
     variance = np.zeros(pair_means.shape[:-1])
     if requests_are_sample:
         variance = request_means.var(axis=-1, ddof=1) / num_requests
-    return combine(pair_means, variance, num_requests - 1.0, launch, confidence=confidence)
+    return combine(pair_means, variance, num_requests - 1.0, launch, confidence=confidence, kept_variance=kept_variance)
 
 
 def combine(
@@ -64,13 +67,20 @@ def combine(
     launch: LaunchVariance,
     *,
     confidence: float = CONFIDENCE,
+    kept_variance: float = 0.0,
 ) -> EstimateArrays:
-    """Point and t bounds from the variance of the mean over requests and of one pair's launches."""
+    """Point and t bounds from the variance of the mean over requests and of one pair's launches.
+
+    ``kept_variance`` is the same in all pairs, so that more of them do not make it smaller, and has one degree of
+    freedom. Its reach and that of the rest are added in quadrature (Zou and Donner 2008): with Satterthwaite's freedom
+    the bound holds in 90 % only.
+    """
     point = pair_means.mean(axis=-1)
     launch_part = launch.variance / pair_means.shape[-1]
     freedom = satterthwaite(request_variance, request_freedom, launch_part, launch.degrees_of_freedom)
-    error = np.sqrt(request_variance + launch_part)
-    reach = t_quantile(freedom, confidence) * error
+    scatter = request_variance + launch_part
+    error = np.sqrt(scatter + kept_variance)
+    reach = np.hypot(t_quantile(freedom, confidence) * np.sqrt(scatter), kept_reach(kept_variance, confidence))
     return EstimateArrays(
         log_gain=point,
         standard_error=error,
@@ -80,7 +90,13 @@ def combine(
         request_variance=request_variance,
         launch_variance=launch_part,
         candidate_is_noisier=launch.candidate_is_noisier,
+        kept_variance=kept_variance,
     )
+
+
+def kept_reach(kept_variance: float, confidence: float) -> float:
+    """Nats: how far a difference between kept launches may move a gain, from one draw of it."""
+    return float(t_quantile(np.ones(()), confidence)) * float(np.sqrt(kept_variance))
 
 
 def satterthwaite(
@@ -112,6 +128,15 @@ def profile_values(noise: NoiseProfile, estimand: Estimand) -> FloatArray:
             code="LG1052",
         )
     return np.asarray(noise.pair_throughputs, dtype=np.float64)
+
+
+def kept_launch_variance(noise: NoiseProfile, estimand: Estimand) -> float:
+    """Nats squared: how much one launch differs from another, where launches are kept over all pairs; else 0.
+
+    Two processes of one stock that stay alive differ in every pair alike, as by where their memory lies (on an H200 by
+    0.1 to 0.4 %). The A/A mean is one draw of that difference.
+    """
+    return float(profile_values(noise, estimand).mean() ** 2) if noise.keeps_launches else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +172,16 @@ def estimate(
     """
     rule, reason = choose_launch_rule(times.num_pairs) if launch_rule is None else (launch_rule, "rule given by caller")
     terms = Terms(estimand=estimand, launch_rule=rule, per_token=per_token, confidence=confidence, reasons=(reason,))
-    return single(_arrays(times, profile_values(noise, estimand), terms), times, terms)
+    return single(_arrays(times, noise, terms), times, terms)
 
 
-def _arrays(times: PairTimes, profile: FloatArray, terms: Terms) -> EstimateArrays:
+def _arrays(times: PairTimes, noise: NoiseProfile, terms: Terms) -> EstimateArrays:
+    profile, kept = profile_values(noise, terms.estimand), kept_launch_variance(noise, terms.estimand)
     seconds = judged_seconds(times, per_token=terms.per_token)
     if terms.estimand == "throughput":
         pair_means = log_throughputs(seconds)
         launch = launch_variance(pair_means, profile, terms.launch_rule)
-        return combine(pair_means, np.zeros(()), 1.0, launch, confidence=terms.confidence)
+        return combine(pair_means, np.zeros(()), 1.0, launch, confidence=terms.confidence, kept_variance=kept)
     sampled = terms.estimand == "population"
     if sampled:
         check_sample(times)
@@ -165,6 +191,7 @@ def _arrays(times: PairTimes, profile: FloatArray, terms: Terms) -> EstimateArra
         launch_rule=terms.launch_rule,
         requests_are_sample=sampled,
         confidence=terms.confidence,
+        kept_variance=kept,
     )
 
 
@@ -192,6 +219,7 @@ def single(found: EstimateArrays, times: PairTimes, terms: Terms) -> Estimate:
             "request": float(found.request_variance),
             "launch": float(found.launch_variance),
             "launch_from_observed": float(found.candidate_is_noisier),
+            "kept_launches": found.kept_variance,
         },
         launch_rule=terms.launch_rule,
         confidence=terms.confidence,

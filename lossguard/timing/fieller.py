@@ -11,6 +11,8 @@ from lossguard.timing.estimator import (
     EstimateArrays,
     Terms,
     check_sample,
+    kept_launch_variance,
+    kept_reach,
     profile_values,
     single,
     t_quantile,
@@ -62,20 +64,24 @@ def throughput_of_population(
     rule, reason = choose_launch_rule(times.num_pairs)
     pair_means = log_throughputs(seconds)
     launch = launch_variance(pair_means, profile_values(noise, "throughput"), rule)
+    kept = kept_launch_variance(noise, "throughput")
     variance = launch.variance / times.num_pairs
-    reach = t_quantile(launch.degrees_of_freedom, confidence) * np.sqrt(variance)
+    reach = np.hypot(
+        t_quantile(launch.degrees_of_freedom, confidence) * np.sqrt(variance), kept_reach(kept, confidence)
+    )
     below, above = np.hypot(point - low, reach), np.hypot(high - point, reach)
     quantile = t_quantile(np.asarray(times.num_requests - 1.0), confidence)
     request_variance = ((high - low) / 2 / quantile) ** 2
     found = EstimateArrays(
         log_gain=point,
-        standard_error=np.sqrt(request_variance + variance),
+        standard_error=np.sqrt(request_variance + variance + kept),
         degrees_of_freedom=np.minimum(launch.degrees_of_freedom, times.num_requests - 1.0),
         log_lower=point - below,
         log_upper=point + above,
         request_variance=request_variance,
         launch_variance=variance,
         candidate_is_noisier=launch.candidate_is_noisier,
+        kept_variance=kept,
     )
     reasons = (reason, "requests are a sample of the ratio of totals: Fieller with the launch noise in quadrature")
     terms = Terms(estimand="throughput", launch_rule=rule, per_token=per_token, confidence=confidence, reasons=reasons)

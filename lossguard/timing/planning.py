@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lossguard.timing.base import Estimand, FloatArray, NoiseProfile
-from lossguard.timing.estimator import combine, profile_values
+from lossguard.timing.estimator import combine, kept_launch_variance, profile_values
 from lossguard.timing.launch_variance import choose_launch_rule, launch_variance
 from lossguard.timing.noise import threshold_noise
 from lossguard.timing.rules import promotion_threshold
@@ -63,7 +63,8 @@ def minimum_promotable_gain(plan: Plan, noise: NoiseProfile) -> PlannedPower:
     freedom = max(plan.num_requests - 1, 1)
     seen = request_variance * rng.chisquare(freedom, NUM_DRAWS) / freedom
     launch = launch_variance(pair_means, profile_values(noise, plan.estimand), rule)
-    found = combine(pair_means, seen, float(freedom), launch)
+    kept = kept_launch_variance(noise, plan.estimand)
+    found = combine(pair_means, seen, float(freedom), launch, kept_variance=kept)
     lower = found.log_lower + _sampling(rng, plan)
     log_gain = np.log1p(threshold) - np.quantile(lower, 1 - POWER)
     return PlannedPower(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lossguard.errors import UsageError
-from lossguard.timing.base import Estimand, FloatArray, LaunchRule
+from lossguard.timing.base import Estimand, FloatArray, LaunchRule, NoiseProfile, PairTimes
 from lossguard.timing.crossover import log_ratios
 from lossguard.timing.estimator import estimate, estimate_arrays, satterthwaite
 from lossguard.timing.fieller import fieller_logs, throughput_of_population
 from lossguard.timing.launch_variance import choose_launch_rule, launch_variance
 from lossguard.timing.simulation.model import Scenario, simulate
-from tests.timing.campaigns import Made, make, profile
+from tests.timing.campaigns import Made, make, profile, with_seconds
 
 
 def reference(differences: FloatArray, aa: FloatArray, rule: LaunchRule) -> tuple[float, float]:
@@ -193,3 +193,36 @@ def test_the_reference_tables_come_out_again(  # noqa: PLR0913
     chance = math.sqrt(coverage * (1 - coverage) * (1 / number + 1 / 4_000))
     assert abs(float(np.mean(lower <= 0.01)) - coverage) < 4 * chance
     assert 100 * float(np.mean(0.01 - lower)) == pytest.approx(distance, rel=0.08)
+
+
+def kept_campaign(rng: np.random.Generator, gain: float) -> tuple[PairTimes, NoiseProfile]:
+    """Launches that last: one offset of 0.3 % for all pairs of the profile, another for all of the campaign."""
+    shift, scatter = 0.003, 0.0004
+    noise = NoiseProfile(
+        pair_means=tuple((rng.normal(0, shift) + rng.normal(0, scatter, 8)).tolist()), keeps_launches=True
+    )
+    offset = rng.normal(0, shift) + rng.normal(0, scatter, (6, 1, 1, 1))
+    seconds = np.exp(rng.normal(0, 0.0005, (6, 2, 2, 4)) - [[0.0], [gain]] - [[0.0], [1.0]] * offset)
+    return with_seconds(seconds), noise
+
+
+def test_launches_that_are_kept_widen_the_bounds_and_pairs_do_not_average_them_away() -> None:
+    """Without that part the bound misses the truth in more than a quarter of campaigns."""
+    rng, gain = np.random.default_rng(29), 0.03
+    held = {False: 0, True: 0}
+    for _ in range(400):
+        times, noise = kept_campaign(rng, gain)
+        for kept in held:
+            held[kept] += estimate(times, replace(noise, keeps_launches=kept)).log_lower <= gain
+    assert held[True] >= 0.93 * 400
+    assert held[False] < 0.75 * 400
+
+
+def test_a_profile_without_an_offset_leaves_the_bounds_alone() -> None:
+    times, noise = make(Made(pairs=6, seed=2)), profile()
+    balanced = replace(noise, pair_means=(0.001, -0.001) * 4)
+    assert estimate(times, balanced) == estimate(times, replace(balanced, keeps_launches=True))
+    shifted = replace(noise, pair_means=(0.0029, 0.0031) * 4)
+    kept = estimate(times, replace(shifted, keeps_launches=True))
+    assert kept.variance_parts["kept_launches"] == pytest.approx(0.003**2, rel=0.01)
+    assert kept.log_lower < estimate(times, shifted).log_lower - 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from lossguard.stages.timing.diverging import Diverging, diverging_of
 from lossguard.stages.timing.pair_times import MeasuredPair, to_pair_times
 from lossguard.stages.timing.session import Session
 from lossguard.stages.workspace import Workspace
-from lossguard.timing.base import Metric, NoiseProfile
+from lossguard.timing.base import NoiseProfile
 from lossguard.timing.noise import describe_noise, noise_profile
 
 NOISE_FOLDER = "noise"
@@ -63,14 +63,14 @@ def profile_of_record(record: NoiseRecord, path: Path, num_devices: int) -> Nois
         pairs = [MeasuredPair.from_json(pair) for pair in record.pairs]
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable_noise(path, f"a pair of it is malformed: {error}") from error
-    return profile_of(pairs, record.strata, num_devices, metric=record.conditions["metric"])
+    return _profile(pairs, record.strata, num_devices, record.conditions)
 
 
-def profile_of(
-    pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int, *, metric: Metric
+def _profile(
+    pairs: Sequence[MeasuredPair], strata: Sequence[str], num_devices: int, conditions: Mapping[str, Any]
 ) -> NoiseProfile:
-    """The profile of A/A pairs."""
-    return noise_profile(to_pair_times(pairs, strata, num_devices, metric=metric))
+    profile = noise_profile(to_pair_times(pairs, strata, num_devices, metric=conditions["metric"]))
+    return replace(profile, keeps_launches=conditions["relaunch"] == "reset")
 
 
 def make_record(
@@ -82,7 +82,7 @@ def make_record(
     num_devices: int,
 ) -> NoiseRecord:
     """The record of an A/A campaign."""
-    profile = profile_of(pairs, strata, num_devices, metric=conditions["metric"])
+    profile = _profile(pairs, strata, num_devices, conditions)
     return NoiseRecord(
         baseline=baseline,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -109,7 +109,7 @@ def find_noise(workspace: Workspace, session: Session) -> Noise:
     if measured.problems or not measured.pairs:
         problems = tuple(f"noise profile: {problem}" for problem in measured.problems)
         return Noise(profile=None, source=source, problems=problems or ("no A/A pair was measured",))
-    profile = profile_of(measured.pairs, session.suite.strata, session.num_devices, metric=session.timing.metric)
+    profile = _profile(measured.pairs, session.suite.strata, session.num_devices, session.conditions)
     return Noise(profile=profile, source=source, diverging=diverging_of(measured.pairs))
 
 

@@ -276,7 +276,7 @@ class TimedCandidate:
 RELAUNCH = {
     "process": "a new process for every run of every arm",
     "reset": "processes stay alive; each arm was reset before every run and showed the state of its first reset. What "
-    "one launch differs from another by is the same in all pairs, so that the bound does not hold it",
+    "one launch differs from another by is the same in all pairs: the A/A mean, one draw of it, widens the bounds",
 }
 
 
