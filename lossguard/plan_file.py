@@ -10,6 +10,7 @@ from typing import Any
 from lossguard.config import Config, PromptsConfig, ScorerConfig, SystemConfig
 from lossguard.errors import UsageError
 from lossguard.plan import Budget, Plan, SystemHandle
+from lossguard.request_parameters import request_parameters
 from lossguard.timing_plan import Timing
 
 SCHEMA_VERSION = 1
@@ -17,7 +18,7 @@ SCHEMA_VERSION = 1
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Everything that decides what the run serves and judges."""
-    systems = {system.name: asdict(system) for system in (plan.stock, *plan.systems)}
+    systems = {system.name: _system_to_json(system) for system in (plan.stock, *plan.systems)}
     in_process = [name for name in systems if plan.handle(name) is not None]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -35,8 +36,15 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "repeats": plan.repeats,
         "record": str(plan.record.absolute()) if plan.record else None,
         **({"strict": True} if plan.strict else {}),  # absent from the files of earlier versions
+        **({"parameters": dict(plan.config.parameters)} if plan.config.parameters else {}),  # likewise
         "timing": timing_to_json(plan.timing) if plan.timing else None,
     }
+
+
+def _system_to_json(system: SystemConfig) -> dict[str, Any]:
+    """Without ``exercise`` where there is none: files of earlier versions have no such key."""
+    table = asdict(system)
+    return table if table["exercise"] else {key: value for key, value in table.items() if key != "exercise"}
 
 
 def plan_from_json(data: Mapping[str, Any], run_folder: Path) -> Plan:
@@ -49,6 +57,7 @@ def plan_from_json(data: Mapping[str, Any], run_folder: Path) -> Plan:
         prompts=PromptsConfig(sets=tuple(data["prompts"]["sets"]), seed=data["prompts"]["seed"]),
         seed=data["seed"],
         folder=Path(data["config_folder"]),
+        parameters=request_parameters(data.get("parameters", {})),
     )
     return Plan(
         config,

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 type_of_json = Any  # JSON values: dict, list, str, int, float, bool, None
 
+REPLAYED_PARAMETERS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "bad_words",
+    "grammar",
+    "min_tokens",
+)
+"""Parameters that change which token is best: a scorer replays them, or says that it does not."""
+
 
 class Verdict(str, Enum):
     """PASS, FAIL or INCONCLUSIVE; INCONCLUSIVE is red."""
@@ -80,6 +91,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Greedy decoding: temperature 0."""
         return self.temperature == 0.0
+
+    def replayed_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters in use that change which token is best, in the order of ``REPLAYED_PARAMETERS``."""
+        used = self.non_default()
+        return tuple(name for name in REPLAYED_PARAMETERS if name in used)
 
     def non_default(self) -> frozenset[str]:
         """Names of the fields that differ from plain greedy decoding (``max_tokens`` and ``logprobs`` aside)."""
@@ -233,6 +249,9 @@ class ForcedScores:
     pit_low: NDArray[np.float32] | None = None  # [T]
     pit_high: NDArray[np.float32] | None = None  # [T]
     in_support: NDArray[np.bool_] | None = None  # [T]
+    plain_gap: NDArray[np.float32] | None = None  # [T]
+    plain_best_id: NDArray[np.int32] | None = None  # [T]
+    replayed: NDArray[np.bool_] | None = None  # [T] False where a parameter of the request could not be replayed
 
     @property
     def num_tokens(self) -> int:

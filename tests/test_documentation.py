@@ -12,6 +12,7 @@ import pytest
 
 from lossguard.config import config_from_mapping, load_config
 from lossguard.engines.base import EngineSpec
+from lossguard.engines.servers.options import NAMES, read_options
 from lossguard.engines.transformers_options import TransformersOptions, parse_options
 from lossguard.gate_result import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE
 from lossguard.scoring.spec import TorchScorerSpec, spec_from_options
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVERS = ("sglang", "vllm", "llamacpp", "openai")
 BLOCKS = [
     (f"{path.relative_to(ROOT)}-{number}", language, text)
     for path in DOCUMENTS
@@ -43,8 +45,21 @@ def test_every_code_block_is_valid(language: str, text: str) -> None:
     config = config_from_mapping(tomllib.loads(text))
     assert {"stock"} <= set(config.systems)
     for system in config.systems.values():
-        assert system.engine == "transformers"
-        parse_options(EngineSpec(name=system.name, model_path=config.model, options=system.options))
+        spec = EngineSpec(name=system.name, model_path=config.model, options=system.options)
+        if system.engine == "transformers":
+            parse_options(spec)
+        else:
+            assert system.engine in SERVERS
+            read_options(spec, model_dtype="bfloat16")
+
+
+def test_every_option_of_a_server_is_documented() -> None:
+    text = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    section = text.partition("## Servers")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(NAMES) <= documented
+    assert documented <= set(NAMES) | set(SERVERS)
 
 
 def test_the_readme_has_code_blocks_and_stays_short() -> None:

@@ -47,6 +47,7 @@ def claim_parameters(plan: Plan) -> dict[str, Any]:
             "temperature": float(plan.temperature),
             "repeats": plan.repeats,
             "prompts": {"sets": list(plan.prompt_sets or prompts.sets), "seed": prompts.seed},
+            **({"parameters": dict(plan.config.parameters)} if plan.config.parameters else {}),
         }
     )
 

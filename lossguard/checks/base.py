@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class Thresholds:
     recomposition_shift_nats: float  # upper bound of |mean clipped gap at another batch composition - mean|
     num_requests: int
     num_tokens: int
+    logprob_nats: float | None = None  # p99.9 of |reported - forced| log-probability; None: too few were reported
     reasons: tuple[str, ...] = ()  # how each automatic choice was made
     problems: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it must be INCONCLUSIVE
 
@@ -51,6 +52,8 @@ class Arm:
     outputs: Sequence[ServedOutput]
     scores: ForcedScores
     audit: Sequence[AuditedEvent] = ()
+    decoded: Sequence[str | None] = ()  # what the target's tokenizer makes of each reply's ids; None without text
+    stop_texts: Sequence[tuple[str, str] | None] = ()  # of all ids and of all but the last; None without stop strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class CheckInput:
     seed: int
     is_strict: bool = False  # any token that differs from stock's fails: for deterministic stacks
     recomposed: Arm | None = None  # stock on the calibration prompts at another batch composition
+    exercise: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the candidate's config entry (vacuity)
 
 
 class Check(Protocol):
@@ -82,6 +86,19 @@ class Check(Protocol):
 
     def run(self, given: CheckInput) -> CheckResult:
         """Judge. Never raises for odd data: too little of it is INCONCLUSIVE with the reason."""
+
+
+@runtime_checkable
+class SeesEvidence(Protocol):
+    """A check that applies only where there is something to look at; without it nothing is claimed or covered."""
+
+    def has_evidence(self, given: CheckInput) -> bool:
+        """Whether either arm brings what this check looks at."""
+
+
+def has_evidence(check: Check, given: CheckInput) -> bool:
+    """Whether a check has anything to look at; one that says nothing about it always has."""
+    return check.has_evidence(given) if isinstance(check, SeesEvidence) else True
 
 
 FloatArray = NDArray[np.float64]

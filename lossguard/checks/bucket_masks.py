@@ -75,6 +75,7 @@ def _by_telemetry(given: CheckInput) -> Iterator[Bucket]:
             yield Bucket(name=name, candidate=started, stock=None)
     for column, name, ranges in (
         ("batch", "batch", _BATCHES),
+        ("under_way", "requests under way", _BATCHES),
         ("block_position", "block position", _BLOCK_POSITIONS),
     ):
         if (values := telemetry_column(given.candidate, given.requests, column)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,9 +12,11 @@ from lossguard.checks.base import Arm, BoolArray, FloatArray, Thresholds
 from lossguard.checks.bounds import bounds_of
 from lossguard.checks.clusters import request_of_tokens
 from lossguard.checks.delta import clipped_gap, is_mismatch, is_scored, is_tie, top_two_gap, ulp
+from lossguard.checks.granularity import reported_granularity
 from lossguard.checks.near_tie_comparison import near_tie_comparison
 from lossguard.checks.noise_scale import NoiseScale, noise_scale
 from lossguard.checks.proportions import binomial_upper
+from lossguard.checks.reported import reported_scale
 from lossguard.errors import UsageError
 from lossguard.records import ForcedScores, Request
 
@@ -49,6 +51,7 @@ class CalibrationInput:
     rescored: ForcedScores | None  # stock's outputs scored at another batch size
     logit_dtype: str
     seed: int
+    knows_logits: bool = True  # False: the scorer gives log-probabilities, whose best logit is 0 everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,9 @@ def calibrate(given: CalibrationInput) -> Thresholds:
     """
     _require_tokens(given)
     noise = noise_scale(given.stock, given.rescored, given.logit_dtype)
-    delta = _delta(given.stock.scores, noise, given.logit_dtype)
+    if not given.knows_logits and given.logit_dtype != "float32":
+        noise = _at_least_one_step(noise, given.stock)
+    delta = _delta(given.stock.scores, noise, given.logit_dtype if given.knows_logits else None)
     # delta is all that the mismatch and tie arrays below look at
     draft = _with(given, noise, {**delta.values})
     rate = _rate(given, draft)
@@ -122,16 +127,27 @@ def _with(
         **{name: values.get(name, 0.0) for name in _VALUES},
         num_requests=len(given.requests),
         num_tokens=given.stock.scores.num_tokens,
+        logprob_nats=reported_scale(given.stock, given.requests),
         reasons=reasons,
         problems=problems or {},
     )
 
 
-def _delta(scores: ForcedScores, noise: NoiseScale, dtype: str) -> _Part:
-    delta = np.maximum(ulp(scores.best_logit, dtype), noise.q_nats)[is_scored(scores)]
+def _at_least_one_step(noise: NoiseScale, stock: Arm) -> NoiseScale:
+    """q for a scorer that cannot tell the magnitude of logits: no less than the step of stock's own logits."""
+    step = reported_granularity(stock)
+    reason = f"{noise.reason}; at least {step.step_nats:.3g}: {step.reason}"
+    return replace(noise, q_nats=max(noise.q_nats, step.step_nats), reason=reason)
+
+
+def _delta(scores: ForcedScores, noise: NoiseScale, dtype: str | None) -> _Part:
+    """``dtype`` is None where the magnitude of logits is not known."""
+    delta = np.maximum(ulp(scores.best_logit, dtype or "float32"), noise.q_nats)[is_scored(scores)]
     median, largest = float(np.median(delta)), float(delta.max())
     share = float(np.mean(delta > noise.q_nats))
     reason = f"delta median {median:.3g}, max {largest:.3g} nats: one {dtype} ULP at {share:.0%} of tokens, else q"
+    if dtype is None:
+        reason = f"delta {median:.3g} nats is q alone: the scorer gives log-probabilities, and no magnitude of logits"
     return _Part(values={"delta_median_nats": median, "delta_max_nats": largest}, reason=reason)
 
 

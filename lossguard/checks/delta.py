@@ -16,8 +16,9 @@ def ulp(best_logit: np.ndarray, dtype: str) -> FloatArray:
     """Distance between neighbouring values of ``dtype`` at the magnitude of each logit, in nats.
 
     ``dtype`` is ``bfloat16``, ``float16`` or ``float32``; float32 gives 0, because its rounding is far under any
-    noise that matters. Non-finite logits give 0, so that nothing is forgiven there. Raises UsageError (LG0301)
-    for another dtype. Source: IEEE 754 binary formats, ``2 ** (floor(log2 |x|) - fraction bits)``.
+    noise that matters. Non-finite logits give 0, so that nothing is forgiven there; so does 0, which scorers give
+    that cannot tell the magnitude of logits. Raises UsageError (LG0301) for another dtype. Source: IEEE 754 binary
+    formats, ``2 ** (floor(log2 |x|) - fraction bits)``.
     """
     logits = np.asarray(best_logit, dtype=np.float64)
     if dtype == "float32":
@@ -29,10 +30,10 @@ def ulp(best_logit: np.ndarray, dtype: str) -> FloatArray:
             fix=near_miss(dtype, [*_FRACTION_BITS, "float32"]),
             code="LG0301",
         )
-    finite = np.isfinite(logits)
-    _, exponent = np.frexp(np.where(finite, logits, 1.0))
+    known = np.isfinite(logits) & (logits != 0)
+    _, exponent = np.frexp(np.where(known, logits, 1.0))
     exponent = np.maximum(exponent - 1, _SMALLEST_EXPONENT[dtype])
-    return np.where(finite, np.ldexp(1.0, exponent - _FRACTION_BITS[dtype]), 0.0)
+    return np.where(known, np.ldexp(1.0, exponent - _FRACTION_BITS[dtype]), 0.0)
 
 
 def delta_per_token(scores: ForcedScores, thresholds: Thresholds) -> FloatArray:

@@ -6,23 +6,33 @@ from lossguard.checks.base import Check, CheckInput
 from lossguard.checks.buckets import BucketsCheck
 from lossguard.checks.burst import BurstCheck
 from lossguard.checks.event import EventCheck
+from lossguard.checks.logprob import LogprobCheck
 from lossguard.checks.near_tie import NearTieCheck
+from lossguard.checks.parameters import ParametersCheck
 from lossguard.checks.rate import RateCheck
 from lossguard.checks.scores import ScoresCheck
+from lossguard.checks.stop import StopCheck
 from lossguard.checks.strict import StrictCheck
 from lossguard.checks.structure import StructureCheck
+from lossguard.checks.text import TextCheck
+from lossguard.checks.usage import UsageCheck
 from lossguard.checks.vacuity import VacuityCheck
 
 
 def builtin_checks() -> tuple[Check, ...]:
-    """One of each. At temperature > 0 only structure, vacuity and scores apply."""
+    """One of each. At temperature > 0 the statistics of greedy tokens do not apply, the rows of the contract do."""
     return (
         RateCheck(),
         EventCheck(),
         StructureCheck(),
+        StopCheck(),
+        ParametersCheck(),
+        TextCheck(),
         NearTieCheck(),
         BurstCheck(),
         BucketsCheck(),
+        LogprobCheck(),
+        UsageCheck(),
         VacuityCheck(),
         ScoresCheck(),
     )

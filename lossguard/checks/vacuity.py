@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lossguard.checks.base import Arm, CheckInput
+from lossguard.checks.exercise import exercise_rows
 from lossguard.checks.problems import inconclusive
 from lossguard.checks.table_text import percent
 from lossguard.records import CheckResult, Request, Verdict
@@ -15,8 +16,12 @@ DIVERGING = "diverging"
 """Key of ``expect`` that asks for replies different from stock's, instead of a telemetry column."""
 
 
+SERVER_WIDE = "server_"
+"""Prefix of telemetry columns that count for a whole server between two replies."""
+
+
 class VacuityCheck:
-    """What the candidate's config expects to have happened (``expect``), from its telemetry.
+    """What the candidate's config expects to have happened (``expect``, ``exercise``), from telemetry and arrivals.
 
     Covered: runs in which the mechanism never fired (nothing drafted, nothing preempted, no cache hit).
     Not covered: whether the telemetry tells the truth; it can only turn a PASS into INCONCLUSIVE.
@@ -31,12 +36,12 @@ class VacuityCheck:
         return True
 
     def run(self, given: CheckInput) -> CheckResult:
-        """PASS if every expectation holds (or there is none), else INCONCLUSIVE."""
+        """PASS if every expectation holds and every exercise took place (or there is none), else INCONCLUSIVE."""
         if (problem := given.thresholds.problems.get(self.name)) is not None:
             return inconclusive(self.name, problem)
-        if not given.expect:
+        if not given.expect and not given.exercise:
             return CheckResult(check=self.name, verdict=Verdict.PASS, summary="nothing expected")
-        rows = [_judge(given, name, given.expect[name]) for name in sorted(given.expect)]
+        rows = [_judge(given, name, given.expect[name]) for name in sorted(given.expect)] + exercise_rows(given)
         failed = [row for row in rows if not row["holds"]]
         shown = failed or rows
         return CheckResult(
@@ -67,8 +72,14 @@ def _judge(given: CheckInput, name: str, wanted: Any) -> dict[str, Any]:
 
 
 def _column_sum(arm: Arm, name: str) -> float | None:
-    """Sum over all replies; None if no reply has the column or a value is not finite."""
+    """Sum over all replies; None if no reply has the column or a value is not finite.
+
+    Where replies lack it, the counter of the whole server stands in: it says that the path ran, not for whom.
+    """
     columns = [output.telemetry[name] for output in arm.outputs if name in output.telemetry]
+    columns = columns or [
+        output.telemetry[SERVER_WIDE + name] for output in arm.outputs if SERVER_WIDE + name in output.telemetry
+    ]
     values = [float(value) for column in columns for value in column]
     return math.fsum(values) if values and all(map(math.isfinite, values)) else None
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lossguard.cli.console import write
 from lossguard.cli.output import write_report
+
+if TYPE_CHECKING:
+    from lossguard.config import Config
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +21,12 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     baseline: Annotated[str, typer.Option(help="the system to try")] = "stock",
+    scorer: Annotated[
+        str | None, typer.Option(help="only compare [scorer] with this one: [scorers.NAME], or a kind of scorer")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="with --scorer: score what this run kept (default: a few replies made now)")
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="a lossguard.toml (default: the demo's)")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="write the findings to this file")] = None,
 ) -> int:
@@ -28,8 +37,25 @@ def doctor(
     from lossguard.gate_result import EXIT_INTERNAL, EXIT_PASS
     from lossguard.plan import DEFAULT_SEED
 
-    found = diagnose(load_config(config) if config else demo_config(DEFAULT_SEED), baseline)
+    loaded = load_config(config) if config else demo_config(DEFAULT_SEED)
+    if scorer is not None:
+        return _compare(loaded, scorer, (baseline, run), json_path)
+    if run is not None:
+        raise typer.BadParameter("--run goes with --scorer")
+    found = diagnose(loaded, baseline)
     write_report(json_path, found.to_json())
     for finding in found.findings:
         write(f"{'ok  ' if finding.is_ok else 'FAIL'}  {finding.subject}: {finding.text}")
     return EXIT_PASS if found.is_ok else EXIT_INTERNAL
+
+
+def _compare(config: Config, scorer: str, replies: tuple[str, Path | None], json_path: Path | None) -> int:
+    from lossguard.gate import compare_scorers, comparison_in_words
+    from lossguard.gate_result import EXIT_PASS
+
+    baseline, run = replies
+    found = compare_scorers(config, scorer, baseline=baseline, run=run)
+    write_report(json_path, found.to_json())
+    for line in comparison_in_words(found):
+        write(line)
+    return EXIT_PASS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from lossguard.records import Request, ServedOutput
 
@@ -17,6 +18,8 @@ class Capabilities:
     """Names of ``SamplingParams`` fields it honours, besides ``max_tokens``."""
     token_ids_out: bool = True
     max_logprobs: int = 0
+    test_logprobs: int = 0
+    """How many top log-probabilities test requests ask for: as many as cost next to nothing and change no path."""
     forced_decode: bool = False
     seeds: bool = False
     telemetry: frozenset[str] = frozenset()
@@ -66,6 +69,22 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How requests reach an engine that can be told."""
+
+    concurrency: int  # requests under way at once
+    stagger_seconds: float = 0.0  # between the first ones
+
+
+@runtime_checkable
+class PacedEngine(Protocol):
+    """An engine whose requests may be sent at another pace than its own."""
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """As ``Engine.serve``, with a telemetry column ``under_way``: requests under way when this one was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
     """What a factory gets: the system's entry of the config, with the model's folder resolved."""
 
@@ -73,3 +92,7 @@ class EngineSpec:
     model_path: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Engine-specific keys of the system; the factory refuses unknown ones, naming the near miss."""
+    folder: Path | None = None
+    """The system's folder in the run folder, for logs, made when first written to; None outside of a run."""
+    make_room: Callable[[frozenset[str]], None] = field(default=lambda _devices: None, repr=False)
+    """To be called with the accelerators that are about to be used: what else this run holds there is closed first."""

@@ -15,7 +15,11 @@ EngineFactory = Callable[[EngineSpec], Engine]
 ENTRY_POINT_GROUP = "lossguard.engines"
 BUILT_IN = {
     "callable": "lossguard.engines.callable_engine:create",
+    "llamacpp": "lossguard.engines.servers.factories:create_llamacpp",
+    "openai": "lossguard.engines.servers.factories:create_openai",
+    "sglang": "lossguard.engines.servers.factories:create_sglang",
     "transformers": "lossguard.engines.transformers_engine:create",
+    "vllm": "lossguard.engines.servers.factories:create_vllm",
 }
 EXTRA_PACKAGES = {"transformers": frozenset({"accelerate", "tokenizers", "torch", "transformers"})}
 

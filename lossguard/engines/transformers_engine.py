@@ -67,6 +67,7 @@ class TransformersEngine:
             # a stop string inside a block of accepted drafts would be passed over by transformers
             sampling=SAMPLING - {"stop_strings"} if assisted else SAMPLING,
             max_logprobs=0 if assisted else MAX_LOGPROBS,
+            test_logprobs=0 if assisted else min(options.logprobs, MAX_LOGPROBS),
             forced_decode=not assisted,
             seeds=True,
             telemetry=frozenset({"batch"} | counted),

@@ -27,6 +27,7 @@ class TransformersOptions:
     attention: str = "sdpa"
     threads: int | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    logprobs: int = 0
     order: str = "request"
     pad_to_multiple_of: int = 1
     processes: int = 1
@@ -57,6 +58,8 @@ class TransformersOptions:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for key in EXTENSION_KEYS:
             values[key] = [extension.to_json() for extension in values[key]]
+        if not self.logprobs:
+            del values["logprobs"]  # as in fingerprints from before there was this option
         return values
 
 
@@ -71,6 +74,7 @@ def parse_options(spec: EngineSpec) -> TransformersOptions:
         attention=read.text("attention", "sdpa"),
         threads=read.optional_positive("threads"),
         batch_size=read.positive("batch_size", 1 if assisted else DEFAULT_BATCH_SIZE),
+        logprobs=read.optional_positive("logprobs") or 0,
         order=read.choice("order", "request", ORDERS),
         pad_to_multiple_of=read.positive("pad_to_multiple_of", 1),
         processes=read.positive("processes", 1),
@@ -102,6 +106,8 @@ def _refuse_contradictions(spec: EngineSpec, options: TransformersOptions) -> No
         raise bad_option(name, f"has batch_size = {options.batch_size}; transformers verifies drafts at batch size 1")
     if options.is_assisted and options.pad_to_multiple_of != 1:
         raise bad_option(name, "has pad_to_multiple_of, which transformers' draft verification does not support")
+    if options.is_assisted and options.logprobs:
+        raise bad_option(name, "has logprobs, which transformers does not report of verified drafts")
     if "num_assistant_tokens" in given and options.assistant_model is None:
         raise bad_option(name, "has num_assistant_tokens but no assistant_model")
     if "max_matching_ngram_size" in given and options.prompt_lookup_num_tokens is None:

@@ -49,6 +49,9 @@ SAMPLED_DTYPES: Final[dict[str, str]] = {
 }
 """Columns that exist together, where at least one request was sampled."""
 
+REPLAYED_DTYPES: Final[dict[str, str]] = {"plain_gap": "float32", "plain_best_id": "int32", "replayed": "bool"}
+"""Columns that exist together, where at least one request's parameters change which token is best."""
+
 NOT_SAMPLED: Final[dict[str, float]] = {
     "entropy": 0.0,
     "surprisal_variance": 0.0,
@@ -67,6 +70,9 @@ NOT_FINITE: Final[dict[str, float]] = {
     "top_ids": -1,
     "top_logits": 0.0,
     **NOT_SAMPLED,
+    "plain_gap": 0.0,
+    "plain_best_id": -1,
+    "replayed": 0.0,
 }
 """What the other columns hold where ``finite`` is False: never NaN, and no rank or id that exists."""
 
@@ -106,8 +112,9 @@ def load_scores(path: str | Path) -> ForcedScores:
 def concat_scores(scores: Sequence[ForcedScores]) -> ForcedScores:
     """Scores of all requests, in the given order.
 
-    If only some have the sampled columns, the others get the values of ``NOT_SAMPLED``. Raises UsageError for an
-    empty list, differing top-k, or a request id that occurs twice.
+    If only some have the sampled columns, the others get the values of ``NOT_SAMPLED``; if only some have those of
+    replayed parameters, the others get their ordinary ones. Raises UsageError for an empty list, differing top-k, or a
+    request id that occurs twice.
     """
     if not scores:
         raise _usage("nothing to concatenate", "an empty list has no top-k", "pass at least one ForcedScores")
@@ -117,7 +124,9 @@ def concat_scores(scores: Sequence[ForcedScores]) -> ForcedScores:
     _require_unique(request_ids)
     lengths = np.concatenate([np.diff(item.offsets) for item in scores])
     sampled = any(item.entropy is not None for item in scores)
-    parts = [_columns(_with_sampled_columns(item) if sampled else item) for item in scores]
+    replayed = any(item.replayed is not None for item in scores)
+    widened = [_with_sampled_columns(item) if sampled else item for item in scores]
+    parts = [_columns(_with_replayed_columns(item) if replayed else item) for item in widened]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return ForcedScores(request_ids=request_ids, offsets=offsets_of(lengths), **columns)
 
@@ -143,6 +152,7 @@ def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _columns(scores: ForcedScores) -> dict[str, NDArray[Any]]:
     names = [*COLUMN_DTYPES, *(SAMPLED_DTYPES if scores.entropy is not None else ())]
+    names += REPLAYED_DTYPES if scores.replayed is not None else ()
     return {name: getattr(scores, name) for name in names}
 
 
@@ -155,9 +165,18 @@ def _with_sampled_columns(scores: ForcedScores) -> ForcedScores:
     return dataclasses.replace(scores, **filled)
 
 
+def _with_replayed_columns(scores: ForcedScores) -> ForcedScores:
+    """Requests without such parameters: what would be best without them is what is best."""
+    if scores.replayed is not None:
+        return scores
+    everywhere = np.ones(scores.num_tokens, dtype=np.bool_)
+    return dataclasses.replace(scores, plain_gap=scores.gap, plain_best_id=scores.best_id, replayed=everywhere)
+
+
 def _from_tensors(path: str | Path, tensors: dict[str, NDArray[Any]]) -> ForcedScores:
     sampled = any(name in tensors for name in SAMPLED_DTYPES)
     dtypes = {"offsets": "int64", _IDS: "uint8", **COLUMN_DTYPES, **(SAMPLED_DTYPES if sampled else {})}
+    dtypes |= REPLAYED_DTYPES if any(name in tensors for name in REPLAYED_DTYPES) else {}
     _require(set(tensors) == set(dtypes), path, f"its columns are {sorted(tensors)}, expected {sorted(dtypes)}")
     for name, dtype in dtypes.items():
         _require(tensors[name].dtype == np.dtype(dtype), path, f"{name} is {tensors[name].dtype}, expected {dtype}")

@@ -9,6 +9,7 @@ logits, a few rows at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from lossguard.scoring.columns import NOT_FINITE
 from lossguard.scoring.lm_head import Fp32Head
+from lossguard.scoring.replayed_parameters import MASKED, RowContext, replay
 from lossguard.scoring.sampled_columns import SamplingColumns, sampled_columns
 
 TOP_BLOCK = 128
@@ -29,6 +31,7 @@ class RowsToScore:
     hidden: Tensor  # [N, D] in the model's dtype
     served: Tensor  # [N] int64; ids outside the vocabulary do not exist
     sampling: SamplingColumns | None
+    contexts: Sequence[RowContext] | None = None  # [N] where parameters are to be replayed in every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +60,28 @@ def score_rows(head: Fp32Head, rows: RowsToScore, top_k: int, sizes: TileSizes) 
     prepared = head.prepare(rows.hidden)
     served = rows.served.to(head.device)
     served = torch.where((served >= 0) & (served < head.vocab_size), served, -1)
-    if rows.sampling is None:
+    if rows.sampling is None and rows.contexts is None:
         columns = _tiled(head, prepared, served, top_k, sizes)
         open_rows = torch.nonzero(columns.pop("open")).squeeze(1)
     else:
-        columns = _empty_columns(len(served), top_k, head.device, sampled=True)
+        columns = _empty_columns(len(served), top_k, head.device, rows)
         open_rows = torch.arange(len(served), device=head.device)
     for group in open_rows.split(sizes.dense_rows):
         logits = head.logits(prepared[group], 0, head.vocab_size)
         for part, index in zip(logits.split(sizes.dense_part), group.split(sizes.dense_part), strict=True):
-            sampling = None if rows.sampling is None else rows.sampling.rows(index)
-            for name, values in _dense(part, served[index], top_k, sampling).items():
+            for name, values in _dense(part, served[index], top_k, _rows_of(rows, index)).items():
                 columns[name][index] = values.to(columns[name].dtype)
     return _with_conventions(columns, served, head.vocab_size)
+
+
+def _rows_of(rows: RowsToScore, index: Tensor) -> RowsToScore:
+    """Some of the rows."""
+    return RowsToScore(
+        hidden=rows.hidden,
+        served=rows.served,
+        sampling=None if rows.sampling is None else rows.sampling.rows(index),
+        contexts=None if rows.contexts is None else [rows.contexts[row] for row in index.tolist()],
+    )
 
 
 def _tiled(head: Fp32Head, prepared: Tensor, served: Tensor, top_k: int, sizes: TileSizes) -> dict[str, Tensor]:
@@ -174,11 +186,12 @@ def block_top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found.values, columns.gather(1, found.indices)
 
 
-def _dense(logits: Tensor, served: Tensor, top_k: int, sampling: SamplingColumns | None) -> dict[str, Tensor]:
-    """Columns from whole logits [R, V], which are overwritten."""
+def _dense(logits: Tensor, served: Tensor, top_k: int, rows: RowsToScore) -> dict[str, Tensor]:
+    """Columns from whole logits [R, V], which are overwritten; of ``rows``, only how they are sampled and replayed."""
     finite = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
     logits[~finite] = 0.0
     place = served.clamp(min=0)[:, None]
+    plain = {} if rows.contexts is None else _replayed(logits, place, rows.contexts)
     mine = logits.gather(1, place)
     values, ids = _ordered_top(logits, top_k)
     equal_before = (logits == mine) & (torch.arange(logits.shape[1], device=logits.device) < place)
@@ -192,7 +205,21 @@ def _dense(logits: Tensor, served: Tensor, top_k: int, sampling: SamplingColumns
         "top_logits": values,
         "finite": finite,
     }
-    return columns if sampling is None else columns | sampled_columns(logits, served, sampling)
+    forbidden = mine.squeeze(1) <= MASKED / 2
+    columns["gap"] = columns["gap"].masked_fill(forbidden, math.inf)
+    columns["top_logits"] = values.masked_fill(values <= MASKED / 2, -math.inf)
+    if rows.sampling is not None:
+        columns |= sampled_columns(logits, served, rows.sampling)
+        columns["in_support"] &= ~forbidden
+    return columns | plain
+
+
+def _replayed(logits: Tensor, place: Tensor, contexts: Sequence[RowContext]) -> dict[str, Tensor]:
+    """Columns of the logits as they are, after which the parameters of each row are applied to them."""
+    best, best_id = logits.max(dim=-1)
+    mine = logits.gather(1, place).squeeze(1)
+    plain = {"logprob": mine - logits.logsumexp(dim=-1), "plain_gap": best - mine, "plain_best_id": best_id}
+    return {**plain, "replayed": replay(logits, contexts)}
 
 
 def _ordered_top(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -206,20 +233,24 @@ def _ordered_top(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return values[:, :top_k], ids[:, :top_k]
 
 
-def _empty_columns(num_rows: int, top_k: int, device: torch.device, *, sampled: bool) -> dict[str, Tensor]:
-    floats = ["gap", "best_logit", "logprob"]
-    floats += ["entropy", "surprisal_variance", "pit_low", "pit_high"] if sampled else []
+def _empty_columns(num_rows: int, top_k: int, device: torch.device, rows: RowsToScore) -> dict[str, Tensor]:
+    floats, whole, flags = ["gap", "best_logit", "logprob"], ["rank", "best_id"], ["finite"]
+    if rows.sampling is not None:
+        floats += ["entropy", "surprisal_variance", "pit_low", "pit_high"]
+        flags += ["in_support"]
+    if rows.contexts is not None:
+        floats, whole, flags = [*floats, "plain_gap"], [*whole, "plain_best_id"], [*flags, "replayed"]
     columns = {name: torch.zeros(num_rows, device=device) for name in floats}
-    columns |= {name: torch.zeros(num_rows, dtype=torch.int64, device=device) for name in ("rank", "best_id")}
+    columns |= {name: torch.zeros(num_rows, dtype=torch.int64, device=device) for name in whole}
     columns["top_ids"] = torch.zeros(num_rows, top_k, dtype=torch.int64, device=device)
     columns["top_logits"] = torch.zeros(num_rows, top_k, device=device)
-    flags = ["finite", "in_support"] if sampled else ["finite"]
     return columns | {name: torch.zeros(num_rows, dtype=torch.bool, device=device) for name in flags}
 
 
 def _with_conventions(columns: dict[str, Tensor], served: Tensor, vocab_size: int) -> dict[str, Tensor]:
     absent = served < 0
-    columns["gap"].masked_fill_(absent, math.inf)
+    for name in {"gap", "plain_gap"} & columns.keys():
+        columns[name].masked_fill_(absent, math.inf)
     columns["rank"].masked_fill_(absent, vocab_size)
     columns["logprob"].masked_fill_(absent, -math.inf)
     broken = ~columns["finite"]

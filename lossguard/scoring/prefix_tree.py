@@ -43,6 +43,8 @@ class Node:
     slot_rows: IntArray  # [s] the scored row that each of them gets
     sampling: int  # index of the request's sampling parameters in the plan
     children: tuple[Node, ...]
+    position: IntArray  # [m] place of each scored row in its reply
+    reply: IntArray  # the longest reply through here: what stands before each row is its beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,8 @@ def _node(tokens: IntArray, replies: list[Reply], span: _Span, sampling: int, ch
         slot_rows=slot_rows,
         sampling=sampling,
         children=children,
+        position=position[first],
+        reply=max(replies, key=lambda reply: len(reply.ids)).ids,
     )
 
 

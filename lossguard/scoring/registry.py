@@ -12,8 +12,17 @@ from lossguard.scoring.base import Scorer
 
 ScorerFactory = Callable[[str, Mapping[str, Any]], Scorer]
 
-BUILT_IN = {"torch": "lossguard.scoring.torch_scorer:torch_scorer_factory"}
+BUILT_IN = {
+    "sglang": "lossguard.scoring.servers.factories:sglang_scorer",
+    "torch": "lossguard.scoring.torch_scorer:torch_scorer_factory",
+    "vllm": "lossguard.scoring.servers.factories:vllm_scorer",
+}
 GROUP = "lossguard.scorers"
+
+
+def scorer_kinds() -> tuple[str, ...]:
+    """The kinds that a configuration may name, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=GROUP)} | BUILT_IN.keys()))
 
 
 def scorer_factory(kind: str) -> ScorerFactory:
@@ -41,3 +50,13 @@ def scorer_factory(kind: str) -> ScorerFactory:
             fix="pip install 'lossguard[transformers]'",
             code="LG0610",
         ) from error
+
+
+def sampled_not_scored(kind: str) -> UsageError:
+    """For a plan of sampled replies with a scorer that cannot score them (LG0516)."""
+    return UsageError(
+        f"the scorer {kind!r} cannot score sampled replies",
+        why="it gives the best few log-probabilities of a position, and the sampled columns need all of them",
+        fix='score with [scorer] engine = "torch", or judge greedy replies',
+        code="LG0516",
+    )

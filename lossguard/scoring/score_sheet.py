@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from lossguard.errors import ScorerError
 from lossguard.records import ForcedScores
 from lossguard.scoring.base import ScoringJob
-from lossguard.scoring.columns import COLUMN_DTYPES, NOT_FINITE, SAMPLED_DTYPES, offsets_of
+from lossguard.scoring.columns import COLUMN_DTYPES, NOT_FINITE, REPLAYED_DTYPES, SAMPLED_DTYPES, offsets_of
 
 
 class ScoreSheet:
     """Columns over all slots; a slot is one served token of one arm. Untouched slots stay not finite."""
 
-    def __init__(self, jobs: Sequence[ScoringJob], top_k: int, *, sampled: bool) -> None:
+    def __init__(self, jobs: Sequence[ScoringJob], top_k: int, *, sampled: bool, replayed: bool = False) -> None:
         self._request_ids = tuple(job.request.id for job in jobs)
         num_arms = _num_arms(jobs)
         arms = [[job.outputs[arm].ids for job in jobs] for arm in range(num_arms)]
@@ -25,7 +25,7 @@ class ScoreSheet:
         sizes = np.array([offsets[-1] for offsets in self._offsets], dtype=np.int64)
         self._first_slots = offsets_of(sizes)
         self.num_slots = int(self._first_slots[-1])
-        dtypes = COLUMN_DTYPES | (SAMPLED_DTYPES if sampled else {})
+        dtypes = COLUMN_DTYPES | (SAMPLED_DTYPES if sampled else {}) | (REPLAYED_DTYPES if replayed else {})
         self._columns = {name: self._blank(name, dtype, top_k) for name, dtype in dtypes.items()}
         served = np.fromiter((token for arm in arms for ids in arm for token in ids), dtype=np.int64)
         self._columns["served_id"][:] = _as_int32(served)

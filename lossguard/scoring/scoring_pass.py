@@ -13,9 +13,11 @@ from torch import Tensor
 
 from lossguard.records import SamplingParams
 from lossguard.scoring.backbone import Backbone, Continuation, Prefix, padded
+from lossguard.scoring.grammar_masks import GrammarWalk
 from lossguard.scoring.head_columns import RowsToScore, TileSizes, score_rows
 from lossguard.scoring.lm_head import Fp32Head
 from lossguard.scoring.prefix_tree import Node
+from lossguard.scoring.replayed_parameters import ReplayedRequest, RowContext
 from lossguard.scoring.sampled_columns import stack_sampling
 from lossguard.scoring.score_sheet import ScoreSheet
 
@@ -34,7 +36,8 @@ class PassPlan:
     sizes: TileSizes
     token_budget: int
     top_k: int
-    sampling: tuple[SamplingParams, ...]  # distinct parameters; nodes point into it
+    sampling: tuple[SamplingParams, ...]  # nodes point into it
+    replayed: tuple[ReplayedRequest | None, ...]  # for each of them, the request whose parameters are to be replayed
     progress: Callable[[int], None] | None
 
 
@@ -95,22 +98,29 @@ class ScoringPass:
             return
         queued = self._queue.take()
         greedy = torch.tensor([item.is_greedy for item in self._plan.sampling])[queued.sampling]
-        for is_greedy in (True, False):
-            rows = torch.nonzero(greedy if is_greedy else ~greedy).squeeze(1)
+        plain = torch.tensor([item is None for item in self._plan.replayed])[queued.sampling]
+        for chosen in (greedy & plain, greedy & ~plain, ~greedy & plain, ~greedy & ~plain):
+            rows = torch.nonzero(chosen).squeeze(1)
             if len(rows):
-                self._score(queued, rows, is_greedy=is_greedy)
+                self._score(queued, rows)
 
-    def _score(self, queued: _Queued, rows: Tensor, *, is_greedy: bool) -> None:
+    def _score(self, queued: _Queued, rows: Tensor) -> None:
+        """Score rows that are all greedy or all sampled, and all with parameters to replay or all without."""
         plan = self._plan
         hidden = queued.hidden[rows.to(queued.hidden.device)]
         index = queued.sampling[rows]
+        is_greedy = plan.sampling[int(index[0])].is_greedy
         sampling = None if is_greedy else stack_sampling(list(plan.sampling), index, plan.head.device)
-        given = RowsToScore(hidden=hidden, served=queued.served[rows], sampling=sampling)
+        contexts = queued.contexts(rows, plan.replayed) if plan.replayed[int(index[0])] is not None else None
+        given = RowsToScore(hidden=hidden, served=queued.served[rows], sampling=sampling, contexts=contexts)
         columns = score_rows(plan.head, given, plan.top_k, plan.sizes)
         place = np.full(len(queued.served), -1, dtype=np.int64)
         place[rows.numpy()] = np.arange(len(rows))
         mine = place[queued.slot_rows] >= 0
         values = {name: column.cpu().numpy() for name, column in columns.items()}
+        if contexts is None:  # what would be best without parameters is what is best
+            everywhere = np.ones(len(rows), dtype=np.bool_)
+            values |= {"plain_gap": values["gap"], "plain_best_id": values["best_id"], "replayed": everywhere}
         self._sheet.fill(queued.slots[mine], place[queued.slot_rows[mine]], values)
         self._report(int(mine.sum()))
 
@@ -125,6 +135,24 @@ class _Queued:
     sampling: Tensor  # [N] int64, on the CPU
     slots: NDArray[np.int64]  # [S]
     slot_rows: NDArray[np.int64]  # [S]
+    nodes: Sequence[Node]
+    node: NDArray[np.int64]  # [N] which node a row is from
+    position: NDArray[np.int64]  # [N] its place in the reply
+
+    def contexts(self, rows: Tensor, replayed: Sequence[ReplayedRequest | None]) -> list[RowContext]:
+        """What stands before each of these rows, whose requests all have parameters to replay."""
+        walks: dict[int, GrammarWalk | None] = {}
+        found = []
+        for row in rows.tolist():
+            number = int(self.node[row])
+            request = replayed[self.nodes[number].sampling]
+            if request is None:
+                raise AssertionError(f"row {row} has no parameters to replay")
+            if number not in walks:
+                walks[number] = request.walk()
+            prefix = self.nodes[number].reply[: self.position[row]]
+            found.append(RowContext(request=request, prefix=prefix, walk=walks[number]))
+        return found
 
 
 class _HeadQueue:
@@ -155,6 +183,9 @@ class _HeadQueue:
             sampling=torch.from_numpy(np.repeat([node.sampling for node in nodes], counts)),
             slots=np.concatenate([node.slots for node in nodes]),
             slot_rows=np.concatenate([node.slot_rows + start for node, start in zip(nodes, starts[:-1], strict=True)]),
+            nodes=nodes,
+            node=np.repeat(np.arange(len(nodes)), counts),
+            position=np.concatenate([node.position for node in nodes]),
         )
         self.num_rows, self._hidden, self._nodes = 0, [], []
         return queued

@@ -10,6 +10,8 @@ from typing import Any, Final
 from lossguard.errors import UsageError, near_miss
 
 DTYPES: Final = ("auto", "bfloat16", "float16", "float32")
+CONVENTION_NAMES: Final = ("transformers", "vllm", "sglang", "llamacpp")
+DEFAULT_CONVENTION: Final = "transformers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,8 @@ class TorchScorerSpec:
 
     ``token_budget`` bounds the padded tokens of one forward pass (None: chosen by device, with the reason in the
     fingerprint). ``threads`` sets torch's intra-op threads of this process (None: leave them). ``device_map`` is
-    handed to transformers and takes the place of ``device``.
+    handed to transformers and takes the place of ``device``. ``convention`` names the engine whose way of applying
+    penalties, biases and masks is replayed (``replayed_parameters.CONVENTIONS``).
     """
 
     model_path: str
@@ -29,10 +32,13 @@ class TorchScorerSpec:
     share_prefixes: bool = True
     top_k: int = 5
     device_map: str | Mapping[str, Any] | None = None
+    convention: str = DEFAULT_CONVENTION
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise _refused(f"dtype {self.dtype!r}", near_miss(self.dtype, DTYPES))
+        if self.convention not in CONVENTION_NAMES:
+            raise _refused(f"convention {self.convention!r}", near_miss(self.convention, CONVENTION_NAMES))
         if not (self.device in ("auto", "cpu", "cuda") or self.device.startswith("cuda:")):
             raise _refused(f"device {self.device!r}", near_miss(self.device, ("auto", "cpu", "cuda", "cuda:0")))
         if self.top_k < 2:
@@ -51,6 +57,7 @@ _OPTION_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "share_prefixes": (bool,),
     "top_k": (int,),
     "device_map": (str, dict),
+    "convention": (str,),
 }
 
 

@@ -12,20 +12,20 @@ import transformers
 from torch import Tensor, nn
 
 from lossguard.errors import ScorerError
-from lossguard.records import ForcedScores, SamplingParams
+from lossguard.records import ForcedScores, Request, SamplingParams
 from lossguard.scoring.backbone import Backbone, Continuation, padded
 from lossguard.scoring.base import ScoringJob
+from lossguard.scoring.grammar_masks import GrammarMasks, load_grammar_masks
 from lossguard.scoring.head_columns import tile_sizes
 from lossguard.scoring.lm_head import Fp32Head, build_head, verify_head
 from lossguard.scoring.prefix_tree import Node, build_roots, check_job, cut_reply
+from lossguard.scoring.replayed_parameters import CONVENTIONS, ReplayedRequest, replayed_request
 from lossguard.scoring.score_sheet import ScoreSheet
 from lossguard.scoring.scoring_pass import PassPlan, ScoringPass
-from lossguard.scoring.spec import TorchScorerSpec, spec_from_options
+from lossguard.scoring.spec import DEFAULT_CONVENTION, TorchScorerSpec, spec_from_options
 
 __all__ = ["TorchScorer", "TorchScorerSpec", "create_torch_scorer", "scorer_from_model", "torch_scorer_factory"]
 
-_PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_UNSCORABLE: Final = (*_PENALTIES, "logit_bias", "bad_words", "grammar")
 _CPU_BUDGET: Final = (2048, "2,048 tokens a pass: on CPUs larger batches are no faster and need more memory")
 _CUDA_BUDGET: Final = (16384, "16,384 tokens a pass: enough to fill a GPU")
 
@@ -52,6 +52,7 @@ class TorchScorer:
         self._budget, self._budget_reason = (budget, reason) if given is None else (given, "given")
         self._head_difference = _check_head(model, self._backbone, self._head, self._dtype)
         self._sharing = _choose_sharing(self._backbone, spec, self._dtype)
+        self._masks: tuple[GrammarMasks | None] | None = None  # not looked for yet
 
     @property
     def vocab_size(self) -> int:
@@ -85,6 +86,7 @@ class TorchScorer:
             "token_budget": self._budget,
             "token_budget_reason": self._budget_reason,
             "top_k": self._spec.top_k,
+            **({} if self._spec.convention == DEFAULT_CONVENTION else {"convention": self._spec.convention}),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
@@ -93,14 +95,15 @@ class TorchScorer:
         """One ForcedScores per arm, requests in the order of ``jobs``.
 
         Positions behind a served id that has no embedding are reported not finite: nothing can be forced through it.
-        Raises ScorerError for prompts or sampling that cannot be scored, and when memory runs out.
+        Parameters that change which token is best are replayed; ``replayed`` is False where a grammar cannot be, for
+        want of llguidance or because the reply has left it. Raises ScorerError for prompts or sampling that cannot be
+        scored, and when memory runs out.
         """
         backbone, head = self._parts()
-        sampling = tuple(dict.fromkeys(job.request.sampling for job in jobs))
-        _check_sampling(jobs)
+        keys, sampling, replayed = self._kinds([job.request for job in jobs])
         sampled = any(not item.is_greedy for item in sampling)
-        sheet = ScoreSheet(jobs, self._spec.top_k, sampled=sampled)
-        roots = self._plan_roots(jobs, sheet, sampling)
+        sheet = ScoreSheet(jobs, self._spec.top_k, sampled=sampled, replayed=any(replayed))
+        roots = self._plan_roots(jobs, sheet, keys)
         plan = PassPlan(
             backbone=backbone,
             head=head,
@@ -108,6 +111,7 @@ class TorchScorer:
             token_budget=self._budget,
             top_k=self._spec.top_k,
             sampling=sampling,
+            replayed=replayed,
             progress=progress,
         )
         try:
@@ -129,11 +133,36 @@ class TorchScorer:
             raise _failed("the scorer is closed", "create a new one", "LG0507")
         return self._backbone, self._head
 
-    def _plan_roots(
-        self, jobs: Sequence[ScoringJob], sheet: ScoreSheet, sampling: tuple[SamplingParams, ...]
-    ) -> list[Node]:
+    def _kinds(
+        self, requests: Sequence[Request]
+    ) -> tuple[list[int], tuple[SamplingParams, ...], tuple[ReplayedRequest | None, ...]]:
+        """(the kind of each request, sampling of each kind, what to replay in it): one kind per distinct sampling.
+
+        Requests with parameters to replay are a kind each, since these depend on the prompt.
+        """
+        kinds: dict[tuple[SamplingParams, str | None], tuple[int, ReplayedRequest | None]] = {}
+        keys = []
+        for request in requests:
+            found = self._replayed(request)
+            key = (request.sampling, None if found is None else request.id)
+            keys.append(kinds.setdefault(key, (len(kinds), found))[0])
+        return keys, tuple(sampling for sampling, _ in kinds), tuple(found for _, found in kinds.values())
+
+    def _replayed(self, request: Request) -> ReplayedRequest | None:
+        masks = None if request.sampling.grammar is None else self._grammar_masks()
+        found = replayed_request(request, CONVENTIONS[self._spec.convention], masks)
+        if found is not None and not found.is_whole and not request.sampling.is_greedy:
+            fix = "pip install 'lossguard[grammar]', or leave the grammar out of sampled prompts"
+            raise _failed(f"request {request.id!r} is sampled with a grammar that cannot be replayed", fix, "LG0507")
+        return found
+
+    def _grammar_masks(self) -> GrammarMasks | None:
+        if self._masks is None:
+            self._masks = (load_grammar_masks(self._spec.model_path, self.vocab_size),)
+        return self._masks[0]
+
+    def _plan_roots(self, jobs: Sequence[ScoringJob], sheet: ScoreSheet, keys: Sequence[int]) -> list[Node]:
         num_embeddings = self._parts()[0].num_embeddings
-        number = {item: index for index, item in enumerate(sampling)}
         roots: list[Node] = []
         for index, job in enumerate(jobs):
             check_job(job, num_embeddings)
@@ -141,8 +170,7 @@ class TorchScorer:
                 cut_reply(output.ids, sheet.first_slot(index, arm), num_embeddings)
                 for arm, output in enumerate(job.outputs)
             ]
-            key = number[job.request.sampling]
-            roots += build_roots(job.request.prompt_ids, replies, key, share=self._sharing.enabled)
+            roots += build_roots(job.request.prompt_ids, replies, keys[index], share=self._sharing.enabled)
         return roots
 
 
@@ -234,14 +262,6 @@ def _check_sharing(backbone: Backbone, dtype: torch.dtype) -> str | None:
     worst = max(float((mine - theirs).float().abs().max()) for mine, theirs in pairs)
     allowed = max(16 * torch.finfo(dtype).eps, 1e-3) * float(expected.float().abs().max())
     return None if worst <= allowed else f"states of a tail from a cache differ by {worst:.3g} (allowed {allowed:.3g})"
-
-
-def _check_sampling(jobs: Sequence[ScoringJob]) -> None:
-    for job in jobs:
-        odd = sorted(job.request.sampling.non_default() & set(_UNSCORABLE))
-        if odd and not job.request.sampling.is_greedy:
-            found = f"request {job.request.id!r} is sampled with {', '.join(odd)}"
-            raise _failed(found, "leave these parameters out of sampled prompts", "LG0507")
 
 
 def _failed(found: str, fix: str, code: str) -> ScorerError:

@@ -8,20 +8,35 @@ from dataclasses import replace
 from lossguard.checks.base import Arm, Thresholds
 from lossguard.checks.events import fail_is_certain, unaudited_events
 from lossguard.config import SystemConfig
-from lossguard.records import AuditedEvent, Request, ServedOutput
+from lossguard.exercise_plan import make_exercise
+from lossguard.records import AuditedEvent, FinishReason, Request, ServedOutput
 from lossguard.run_folder import read_audit
 from lossguard.stages.audit import AuditTask, audit, same_tokens, with_prefix_hash
+from lossguard.stages.early_scoring import Early, stems_of
 from lossguard.stages.forcing import ForcingTask, force
-from lossguard.stages.serving import serve_missing
-from lossguard.stages.workspace import Workspace
+from lossguard.stages.serving import Asking, serve_missing
+from lossguard.stages.waves import waves_of
+from lossguard.stages.workspace import Workspace, with_test_logprobs
 
 
-def served(workspace: Workspace, system: SystemConfig, requests: Sequence[Request]) -> list[ServedOutput]:
-    """The system's replies, in the order of the requests."""
+def served(
+    workspace: Workspace,
+    system: SystemConfig,
+    requests: Sequence[Request],
+    heard: Callable[[ServedOutput], None] = lambda _output: None,
+) -> list[ServedOutput]:
+    """The system's replies, in the order of the requests, asked as its exercise says; ``heard`` gets each."""
     path = workspace.folder.system(system.name) / "outputs.jsonl"
     total = sum(request.sampling.max_tokens for request in requests)
+    exercise = make_exercise(system.exercise)
+    how = Asking(
+        ask=with_test_logprobs,
+        note=workspace.note,
+        waves=waves_of(exercise, requests) if exercise.shapes_traffic else (),
+        heard=heard,
+    )
     with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
-        return serve_missing(lambda: workspace.engine(system), requests, path, progress, note=workspace.note)
+        return serve_missing(lambda: workspace.engine(system), requests, path, progress, how)
 
 
 def scored_arms(
@@ -29,22 +44,40 @@ def scored_arms(
     system: SystemConfig,
     requests: Sequence[Request],
     outputs: tuple[Sequence[ServedOutput], Sequence[ServedOutput]],
+    early: Early | None = None,
 ) -> tuple[Arm, Arm]:
     """(stock, candidate), scored along one prefix tree; stock's replies are scored again beside each candidate."""
-    folder, stock = workspace.folder.system(system.name), workspace.plan.stock
+    early, stock = early or Early(), workspace.plan.stock
     task = ForcingTask(
         run=workspace.folder.path,
         requests=requests,
         arms=outputs,
-        stems=[folder / "stock-scores", folder / "scores"],
+        stems=stems_of(workspace, system),
+        piece_requests=early.piece_requests,
+        before_shard=early.wait,
     )
     total = sum(len(output.ids) for arm in outputs for output in arm)
     with workspace.listener.stage(f"{system.name}: scoring", total, "tokens") as progress:
         stock_scores, scores = force(workspace.scorer, task, progress)
     return (
-        Arm(name=stock.name, outputs=outputs[0], scores=stock_scores),
-        Arm(name=system.name, outputs=outputs[1], scores=scores),
+        Arm(name=stock.name, outputs=outputs[0], scores=stock_scores, decoded=decoded(workspace, requests, outputs[0])),
+        Arm(name=system.name, outputs=outputs[1], scores=scores, decoded=decoded(workspace, requests, outputs[1])),
     )
+
+
+def decoded(workspace: Workspace, requests: Sequence[Request], outputs: Sequence[ServedOutput]) -> list[str | None]:
+    """The text of each reply's ids by the target's own tokenizer, without the stop token; None where none is needed."""
+    return [
+        None if output.text is None else workspace.reply_text(request.prompt_ids, _shown_ids(request, output))
+        for request, output in zip(requests, outputs, strict=True)
+    ]
+
+
+def _shown_ids(request: Request, output: ServedOutput) -> tuple[int, ...]:
+    """Servers leave the token that stopped a reply out of its text."""
+    by_token = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
+    is_stop = by_token and output.ids[-1:] and output.ids[-1] in request.sampling.stop_ids
+    return output.ids[:-1] if is_stop else output.ids
 
 
 def audited_arms(

@@ -15,7 +15,7 @@ from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.columns import concat_scores, load_scores, save_scores, select
 from lossguard.seals import combined_seal, is_sealed, seal
 from lossguard.stages.forcing import ForcingTask, force, shards_of
-from lossguard.stages.serving import is_complete, serve_in_groups, serve_missing
+from lossguard.stages.serving import Asking, is_complete, serve_in_groups, serve_missing
 from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import RunRequests, Workspace, with_logprobs
 
@@ -88,7 +88,11 @@ def _serve(workspace: Workspace, requests: Sequence[Request]) -> tuple[Arm, Arm]
     num_tokens = sum(request.sampling.max_tokens for request in requests)
     with workspace.listener.stage(f"{config.name}: calibration replies", 2 * num_tokens, "tokens") as progress:
         outputs = serve_missing(
-            lambda: workspace.engine(config), requests, paths[0], progress, ask=with_logprobs, note=workspace.note
+            lambda: workspace.engine(config),
+            requests,
+            paths[0],
+            progress,
+            Asking(ask=with_logprobs, note=workspace.note),
         )
         groups = [requests] if is_complete(requests, paths[1]) else _groups(workspace, requests)
         again = serve_in_groups(lambda: workspace.engine(config), groups, paths[1], progress)
@@ -128,6 +132,7 @@ def _thresholds(workspace: Workspace, requests: Sequence[Request], stock: Arm, r
             rescored=_rescored(workspace, requests, stock, path) if needs_rescoring else None,
             logit_dtype=capabilities.logit_dtype,
             seed=workspace.plan.effective_seed,
+            knows_logits=workspace.scorer_capabilities().logits,
         )
     )
 

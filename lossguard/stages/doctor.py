@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,17 +19,16 @@ from lossguard.errors import LossguardError
 from lossguard.host_facts import host_facts
 from lossguard.models import resolve_model
 from lossguard.plan import BUDGETS, Budget
-from lossguard.prompts import load_prompt_set
-from lossguard.prompts.base import Split
-from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
-from lossguard.records import Request, SamplingParams, ServedOutput
+from lossguard.prompts.render import stop_ids_of
+from lossguard.records import Request, ServedOutput
 from lossguard.scoring.base import Scorer, ScoringJob
 from lossguard.scoring.registry import scorer_factory
+from lossguard.stages.devices import held_devices, overlaps, scorer_devices
 from lossguard.stages.estimate import Speed, cost_of, in_words, measure_speed
+from lossguard.stages.probes import calibration_requests, shortest
 from lossguard.stages.serving import answers
 from lossguard.stages.validation import scorable
 
-NUM_PROBES = 16
 PROBE_TOKENS = 16
 
 
@@ -106,25 +107,28 @@ def _try_run(config: Config, baseline: str) -> list[Finding]:
     system = config.system(baseline)
     path = str(resolve_model(system.model or config.model, config.folder))
     engine = engine_factory(system.engine)(EngineSpec(name=system.name, model_path=path, options=system.options))
-    scorer = scorer_factory(config.scorer.engine)(
-        str(resolve_model(config.model, config.folder)), config.scorer.options
-    )
-    try:
+    with ExitStack() as opened:
+        opened.callback(engine.close)
+
+        @cache
+        def scorer() -> Scorer:
+            """Made when the engine has served, which gives way where the two cannot be there together."""
+            if overlaps(scorer_devices(config.scorer), held_devices(engine)):
+                engine.close()
+            target = str(resolve_model(config.model, config.folder))
+            made = scorer_factory(config.scorer.engine)(target, config.scorer.options)
+            opened.callback(made.close)
+            return made
+
         return _measure(config, engine, scorer)
-    finally:
-        engine.close()
-        scorer.close()
 
 
-def _measure(config: Config, engine: Engine, scorer: Scorer) -> list[Finding]:
-    path = resolve_model(config.model, config.folder)
-    tokenizer = load_tokenizer(path)
-    prompts = load_prompt_set(("default",), tokenizer=tokenizer, seed=config.prompts.seed, folder=config.folder)
-    sampling = SamplingParams(max_tokens=PROBE_TOKENS)
-    every = build_requests(prompts.split(Split.CALIBRATION), tokenizer, sampling, stop_ids=stop_ids_of(path))
-    requests = sorted(every, key=lambda request: len(request.prompt_ids))[:NUM_PROBES]
-    speed = measure_speed(engine, lambda: scorer, requests)
-    noise = _noise(scorer, requests, answers(engine, requests))
+def _measure(config: Config, engine: Engine, scorer: Callable[[], Scorer]) -> list[Finding]:
+    every = calibration_requests(config, PROBE_TOKENS)
+    requests = shortest(every)
+    outputs = answers(engine, requests)
+    speed = measure_speed(engine, scorer, requests)
+    noise = _noise(scorer(), requests, outputs)
     served = f"a batch of {speed.batch_size} makes a token each in {speed.batch_step:.2g} s"
     scored = f"{1 / speed.scored_token:.0f} tokens/s; two scorings in other batches differ by at most {noise:.2g} nats"
     mean_prompt = sum(len(request.prompt_ids) for request in every) / len(every)

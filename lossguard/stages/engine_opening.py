@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lossguard.config import Config, SystemConfig
@@ -17,10 +18,28 @@ def model_path(config: Config, system: SystemConfig) -> Path:
     return resolve_model(system.model or config.model, config.folder)
 
 
-def create_engine(config: Config, system: SystemConfig, handle: SystemHandle | None = None) -> Engine:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run offers its engines: a folder for logs, and room on accelerators. Outside of a run: neither."""
+
+    folder: Path | None = None
+    make_room: Callable[[frozenset[str]], None] = lambda _devices: None
+
+
+def create_engine(
+    config: Config, system: SystemConfig, handle: SystemHandle | None = None, around: Surroundings | None = None
+) -> Engine:
     """The engine of a system, through its handle's factory or its kind's. Raises UsageError, EngineError."""
     create: Callable[[EngineSpec], Engine] = handle.create if handle else engine_factory(system.engine)
-    return create(EngineSpec(name=system.name, model_path=str(model_path(config, system)), options=system.options))
+    around = around or Surroundings()
+    spec = EngineSpec(
+        name=system.name,
+        model_path=str(model_path(config, system)),
+        options=system.options,
+        folder=around.folder,
+        make_room=around.make_room,
+    )
+    return create(spec)
 
 
 def open_engine(config: Config, system: str | SystemHandle) -> Engine:

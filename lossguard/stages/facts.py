@@ -67,7 +67,7 @@ def with_scorer(workspace: Workspace, fingerprints: dict[str, Any]) -> dict[str,
     """The same with the scorer's own facts, known once it has loaded; kept in the run folder."""
     if workspace.is_offline or not workspace.has_scorer:
         return fingerprints
-    scorer = json.loads(json.dumps(dict(workspace.scorer().fingerprint())))
+    scorer = json.loads(json.dumps(dict(workspace.scorer_facts())))
     before = fingerprints["scorer"]
     if before.get(LOADED) and before.get(LOADED) != scorer:
         different = sorted(

@@ -25,26 +25,53 @@ class ForcingTask:
     requests: Sequence[Request]
     arms: Sequence[Sequence[ServedOutput]]  # [arm][request]
     stems: Sequence[Path]  # [arm], such as .../dflash/scores
+    piece_requests: int = SHARD_REQUESTS  # scored in one call: another number makes other batches
+    before_shard: Callable[[int], None] = lambda _number: None  # called before a shard is looked for
 
 
 def force(scorer: Callable[[], Scorer], task: ForcingTask, progress: Callable[[int], None]) -> list[ForcedScores]:
     """Scores per arm, read from shards where they fit the outputs, made and written otherwise."""
     shards: list[list[ForcedScores]] = [[] for _ in task.arms]
-    for number, first in enumerate(range(0, len(task.requests), SHARD_REQUESTS)):
-        window = slice(first, first + SHARD_REQUESTS)
+    for number, window in enumerate(windows(len(task.requests))):
+        task.before_shard(number)
         requests, arms = task.requests[window], [arm[window] for arm in task.arms]
-        paths = [shards_of(stem, len(task.requests))[number] for stem in task.stems]
-        scores = _saved(task.run, paths, arms)
+        paths = shard_paths(task.stems, len(task.requests), number)
+        scores = saved_scores(task.run, paths, arms)
         if scores is None:
-            scores = _score(scorer(), requests, arms, progress)
-            for path, column in zip(paths, scores, strict=True):
-                save_scores(path, column)
-            seal(task.run, paths)
+            pieces = [
+                score_piece(scorer(), requests[part], [arm[part] for arm in arms], progress)
+                for part in pieces_of(len(requests), task.piece_requests)
+            ]
+            scores = save_shard(task.run, paths, pieces)
         else:
             progress(sum(column.num_tokens for column in scores))
         for arm_shards, column in zip(shards, scores, strict=True):
             arm_shards.append(column)
     return [concat_scores(arm_shards) for arm_shards in shards]
+
+
+def windows(num_requests: int) -> list[slice]:
+    """The requests of each shard."""
+    return pieces_of(num_requests, SHARD_REQUESTS)
+
+
+def pieces_of(num_requests: int, size: int) -> list[slice]:
+    """Consecutive parts of at most ``size`` requests."""
+    return [slice(first, min(first + size, num_requests)) for first in range(0, num_requests, size)]
+
+
+def shard_paths(stems: Sequence[Path], num_requests: int, number: int) -> list[Path]:
+    """The file of one shard for each arm."""
+    return [shards_of(stem, num_requests)[number] for stem in stems]
+
+
+def save_shard(run: Path, paths: Sequence[Path], pieces: Sequence[Sequence[ForcedScores]]) -> list[ForcedScores]:
+    """Write the pieces of a shard, arm by arm, and seal the files."""
+    scores = [concat_scores([piece[arm] for piece in pieces]) for arm in range(len(paths))]
+    for path, column in zip(paths, scores, strict=True):
+        save_scores(path, column)
+    seal(run, paths)
+    return scores
 
 
 def shards_of(stem: Path, num_requests: int) -> list[Path]:
@@ -63,12 +90,13 @@ def save_forced(task: ForcingTask, scores: Sequence[ForcedScores]) -> None:
         seal(task.run, paths)
 
 
-def _score(
+def score_piece(
     scorer: Scorer,
     requests: Sequence[Request],
     arms: Sequence[Sequence[ServedOutput]],
     progress: Callable[[int], None],
 ) -> list[ForcedScores]:
+    """Scores per arm of some requests, in one call of the scorer."""
     jobs = [
         ScoringJob(request=request, outputs=tuple(scorable(arm[index]) for arm in arms))
         for index, request in enumerate(requests)
@@ -76,7 +104,8 @@ def _score(
     return scorer.score(jobs, progress=progress)
 
 
-def _saved(run: Path, paths: Sequence[Path], arms: Sequence[Sequence[ServedOutput]]) -> list[ForcedScores] | None:
+def saved_scores(run: Path, paths: Sequence[Path], arms: Sequence[Sequence[ServedOutput]]) -> list[ForcedScores] | None:
+    """Scores per arm of one shard, if they are whole and of these replies."""
     if not all([is_sealed(run, path) for path in paths]):
         return None
     scores = [load_scores(path) for path in paths]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 import numpy as np
 
-from lossguard.checks.base import Arm, Check, CheckInput
+from lossguard.checks.base import Arm, Check, CheckInput, has_evidence
 from lossguard.checks.describe import describe_run
 from lossguard.checks.registry import asked_checks, builtin_checks
 from lossguard.diagnosis.diagnose import diagnose
@@ -31,7 +31,7 @@ def judge(judgement: Judgement) -> Claim:
     """Run every check that applies. At temperature > 0 the claim is INCONCLUSIVE while no sampling check exists."""
     given = judgement.given
     checks = [*builtin_checks(), *asked_checks(given), *_contributed_checks()]
-    applied = [check for check in checks if check.applies(given.requests)]
+    applied = [check for check in checks if check.applies(given.requests) and has_evidence(check, given)]
     results = [check.run(given) for check in applied]
     if not all(request.sampling.is_greedy for request in given.requests):
         results += _missing_sampling(results)
@@ -42,7 +42,7 @@ def judge(judgement: Judgement) -> Claim:
         power=judgement.power,
         examples=tuple(_examples(given, judgement.decode)),
         covers=tuple(f"{check.name}: {check.covers}" for check in applied),
-        does_not_cover=tuple(_not_covered(given)),
+        does_not_cover=tuple(_not_covered(given, {check.name for check in applied})),
         diagnosis=diagnose(given, results) if verdict is Verdict.FAIL else None,
     )
     return Claim(
@@ -66,17 +66,25 @@ def _missing_sampling(results: Sequence[CheckResult]) -> list[CheckResult]:
     return [CheckResult(check="sampling", verdict=Verdict.INCONCLUSIVE, summary=summary)]
 
 
-def _not_covered(given: CheckInput) -> list[str]:
+def _not_covered(given: CheckInput, applied: Set[str]) -> list[str]:
     requests = given.requests
     longest_prompt = max(len(request.prompt_ids) for request in requests)
     longest_reply = max(len(output.ids) for output in given.candidate.outputs)
     greedy = all(request.sampling.is_greedy for request in requests)
     return [
         *(["temperature > 0 (add --temperature)"] if greedy else ["the sampled distribution"]),
-        "reported logprobs, usage and text",
-        "grammars, penalties and tool calls",
+        *_not_reported(applied),
+        "tool calls" if "parameters" in applied else "grammars, penalties and tool calls",
         f"prompts over {longest_prompt:,} tokens, replies over {longest_reply:,}",
     ]
+
+
+def _not_reported(applied: Set[str]) -> list[str]:
+    """What servers report beside the tokens, as far as no check looked at it."""
+    names = (("logprob", "reported logprobs"), ("usage", "usage"), ("text", "text"))
+    *first, last = ["", *(what for check, what in names if check not in applied)]
+    listing = ", ".join(first[1:])
+    return [" and ".join(filter(None, (listing, last)))] if last else []
 
 
 def _examples(given: CheckInput, decode: Callable[[int], str]) -> list[dict[str, Any]]:

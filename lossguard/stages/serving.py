@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lossguard.engines.base import Engine
+from lossguard.checks.text import TEXT_LEVEL
+from lossguard.engines.base import Engine, Pace, PacedEngine
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
 from lossguard.run_folder import append_line, damaged, read_outputs
 from lossguard.stages.validation import validated
+from lossguard.stages.waves import Wave
 
 
 def is_complete(requests: Sequence[Request], path: Path) -> bool:
@@ -18,33 +21,46 @@ def is_complete(requests: Sequence[Request], path: Path) -> bool:
     return all(request.id in outputs for request in requests)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How requests are asked, and who hears of what comes back."""
+
+    ask: Callable[[Sequence[Request], Engine], Sequence[Request]] = lambda requests, _engine: requests
+    """The same requests in the form that the engine gets."""
+    note: Callable[[str], None] = lambda _text: None  # told what was dropped on reading
+    waves: Sequence[Wave] = ()  # the same requests in the order and at the pace they are asked; empty: all at once
+    heard: Callable[[ServedOutput], None] = lambda _output: None  # gets every output that is on disk, once
+
+
 def serve_missing(
     engine: Callable[[], Engine],
     requests: Sequence[Request],
     path: Path,
     progress: Callable[[int], None],
-    *,
-    ask: Callable[[Sequence[Request], Engine], Sequence[Request]] = lambda requests, _engine: requests,
-    note: Callable[[str], None] = lambda _text: None,
+    how: Asking | None = None,
 ) -> list[ServedOutput]:
     """Outputs for ``requests``, in their order: those in ``path``, and the rest served now.
 
-    ``engine`` is only called if something is missing; ``ask`` may change how the missing ones are asked, ``note`` is
-    told what was dropped on reading. Raises EngineError LG0608 if the engine leaves a request unanswered or answers
-    one that was not asked; what came before is kept in ``path``.
+    ``engine`` is only called if something is missing. Raises EngineError LG0608 if the engine leaves a request
+    unanswered or answers one that was not asked; what came before is kept in ``path``.
     """
+    how = how or Asking()
     outputs, notes = read_outputs(path)
     for text in notes:
-        note(text)
+        how.note(text)
     asked = {request.id for request in requests}
     for request_id in outputs:
         if request_id not in asked:
             raise damaged(path, f"it answers request {request_id!r}, which this run does not ask")
     progress(sum(len(output.ids) for output in outputs.values()))
-    missing = [request for request in requests if request.id not in outputs]
-    if missing:
-        running = engine()
-        _serve(running, ask(missing, running), outputs, path, progress)
+    for output in list(outputs.values()):
+        how.heard(output)
+    for wave in how.waves or [Wave(requests=tuple(requests), pace=None)]:
+        missing = [request for request in wave.requests if request.id not in outputs]
+        if missing:
+            running = engine()
+            kept = Kept(outputs=outputs, path=path, heard=how.heard)
+            _serve(running, how.ask(missing, running), kept, progress, wave.pace)
     return [outputs[request.id] for request in requests]
 
 
@@ -56,7 +72,7 @@ def serve_in_groups(
     for group in groups:
         missing = [request for request in group if request.id not in outputs]
         if missing:
-            _serve(engine(), missing, outputs, path, progress)
+            _serve(engine(), missing, Kept(outputs=outputs, path=path), progress)
     return outputs
 
 
@@ -65,28 +81,55 @@ def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, ServedOutp
     outputs: dict[str, ServedOutput] = {}
     asked = {request.id for request in requests}
     for yielded in engine.serve(requests):
-        output = validated(yielded)
+        output = _marked(engine, validated(yielded))
         _require_open(output, asked, outputs)
         outputs[output.request_id] = output
     _require_all(asked, outputs)
     return outputs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where outputs go: the ones so far, their file, and whoever wants to hear of each."""
+
+    outputs: dict[str, ServedOutput]
+    path: Path
+    heard: Callable[[ServedOutput], None] = lambda _output: None
+
+    def add(self, output: ServedOutput) -> None:
+        """On disk first."""
+        append_line(self.path, output.to_json())
+        self.outputs[output.request_id] = output
+        self.heard(output)
+
+
 def _serve(
     engine: Engine,
     missing: Sequence[Request],
-    outputs: dict[str, ServedOutput],
-    path: Path,
+    kept: Kept,
     progress: Callable[[int], None],
+    pace: Pace | None = None,
 ) -> None:
     asked = {request.id for request in missing}
-    for yielded in engine.serve(missing):
-        output = validated(yielded)
-        _require_open(output, asked, outputs)
-        append_line(path, output.to_json())
-        outputs[output.request_id] = output
+    for yielded in _replies(engine, missing, pace):
+        output = _marked(engine, validated(yielded))
+        _require_open(output, asked, kept.outputs)
+        kept.add(output)
         progress(len(output.ids))
-    _require_all(asked, outputs)
+    _require_all(asked, kept.outputs)
+
+
+def _replies(engine: Engine, missing: Sequence[Request], pace: Pace | None) -> Iterator[ServedOutput]:
+    if pace is not None and isinstance(engine, PacedEngine):
+        return engine.serve_paced(missing, pace)
+    return engine.serve(missing)
+
+
+def _marked(engine: Engine, output: ServedOutput) -> ServedOutput:
+    """A reply that came as text only says so for ever: no verdict on it may be PASS (checks/text.py)."""
+    if engine.capabilities.token_ids_out:
+        return output
+    return replace(output, telemetry={**output.telemetry, TEXT_LEVEL: (1.0,)})
 
 
 def _require_open(output: ServedOutput, asked: set[str], outputs: dict[str, ServedOutput]) -> None:

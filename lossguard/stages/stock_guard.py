@@ -28,7 +28,7 @@ CHANGED_SHARE = 0.05  # of tokens whose scores may differ by more than the noise
 Z_999 = 3.0902  # one-sided 99.9 %
 RATE_FACTOR, RATE_FLOOR = 4.0, 0.01
 EVENT_SHARE, LEAST_EVENTS = 0.1, 5
-SCORED_CHECKS = ("rate", "burst", "event", "near-tie", "vacuity")
+SCORED_CHECKS = ("rate", "burst", "event", "near-tie", "parameters", "vacuity")
 
 
 def guarded_thresholds(

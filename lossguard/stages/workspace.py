@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lossguard.config import SystemConfig
+from lossguard.config import SCORER_FOLDER, SystemConfig
 from lossguard.engines.base import Engine
 from lossguard.engines.model_facts import read_model_facts
 from lossguard.errors import IntegrityError
@@ -19,15 +19,17 @@ from lossguard.prompts.base import PromptSet, Split
 from lossguard.prompts.render import build_requests, load_tokenizer, stop_ids_of
 from lossguard.records import Request, SamplingParams
 from lossguard.run_folder import RunFolder, reading
-from lossguard.scoring.base import Scorer
-from lossguard.scoring.registry import scorer_factory
+from lossguard.scoring.base import PlacedFactory, Scorer, ScorerCapabilities, capabilities_of
+from lossguard.scoring.registry import sampled_not_scored, scorer_factory
 from lossguard.seals import is_sealed, seal
-from lossguard.stages.engine_opening import create_engine, model_path
+from lossguard.stages.devices import held_devices, is_running, overlaps, scorer_devices
+from lossguard.stages.engine_opening import Surroundings, create_engine, model_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 REQUEST_FILES = ("calibration-requests.jsonl", "prompts.json", "requests.jsonl")
+CONTEXT_TOKENS = 4  # of the prompt, before which a reply is detokenised
 CALIBRATION_LOGPROBS = 5  # enough to find the scorer's two best tokens among the reported ones
 
 
@@ -51,6 +53,7 @@ class Workspace:
     is_offline: bool = False  # judge what is on disk: no engine and no scorer may start
     _engines: dict[str, Engine] = field(default_factory=dict)
     _scorer: Scorer | None = None
+    _scorer_facts: Mapping[str, Any] | None = None
     _tokenizer: PreTrainedTokenizerBase | None = None
 
     @property
@@ -72,7 +75,11 @@ class Workspace:
         self.require_online(f"system {system.name!r}")
         if system.name not in self._engines:
             handle = self.plan.handle(system.name)
-            self._engines[system.name] = create_engine(self.plan.config, system, handle)
+            around = Surroundings(
+                folder=self.folder.path / system.name,
+                make_room=lambda devices: self._make_room(system.name, devices),
+            )
+            self._engines[system.name] = create_engine(self.plan.config, system, handle, around)
         return self._engines[system.name]
 
     def release(self, system: SystemConfig) -> None:
@@ -82,16 +89,57 @@ class Workspace:
             engine.close()
 
     def require_scorer(self) -> None:
-        """Raise UsageError LG0609 or LG0610 now if there is no such scorer here, and not after hours of serving."""
-        scorer_factory(self.plan.config.scorer.engine)
+        """Raise UsageError now, and not after hours of serving, if the scorer is not here or cannot do what is planned.
+
+        LG0609 or LG0610 if there is none, LG0513 for its options, LG0516 for sampled replies that it cannot score.
+        """
+        config = self.plan.config.scorer
+        factory = scorer_factory(config.engine)
+        if self.plan.temperature and not capabilities_of(factory).sampled:
+            raise sampled_not_scored(config.engine)
+        if isinstance(factory, PlacedFactory):
+            factory.check(str(self.target_path), config.options)
+
+    def scorer_capabilities(self) -> ScorerCapabilities:
+        """What scores of this run's scorer tell, known without starting it."""
+        return capabilities_of(scorer_factory(self.plan.config.scorer.engine))
 
     def scorer(self) -> Scorer:
         """The scorer, created on first use."""
         self.require_online("the scorer")
         if self._scorer is None:
             config = self.plan.config.scorer
-            self._scorer = scorer_factory(config.engine)(str(self.target_path), config.options)
+            for name, engine in self._engines.items():
+                if overlaps(scorer_devices(config), held_devices(engine)):
+                    self._close_for_room(name, engine, "the scorer")
+            factory = scorer_factory(config.engine)
+            if isinstance(factory, PlacedFactory):
+                factory = factory.in_folder(self.folder.path / SCORER_FOLDER)
+            self._scorer = factory(str(self.target_path), config.options)
+            self._scorer_facts = self._scorer.fingerprint()
         return self._scorer
+
+    def scorer_facts(self) -> Mapping[str, Any]:
+        """The scorer's fingerprint; it must have been started, and may have been closed since."""
+        if self._scorer_facts is None:
+            raise AssertionError("the scorer was never started")
+        return self._scorer_facts
+
+    def _make_room(self, name: str, devices: frozenset[str]) -> None:
+        """Close what else this run holds on those accelerators: serve, stop, score, where one cannot hold all."""
+        for other, engine in self._engines.items():
+            if other != name and devices & held_devices(engine):
+                self._close_for_room(other, engine, name)
+        if self._scorer is not None and overlaps(scorer_devices(self.plan.config.scorer), devices):
+            self.note(f"the scorer is closed: {name} needs its device")
+            self._scorer.close()
+            self._scorer = None
+
+    def _close_for_room(self, name: str, engine: Engine, why: str) -> None:
+        """Close an engine that starts again by itself when it is next asked."""
+        if is_running(engine):
+            self.note(f"{name} is stopped where it runs: {why} needs its device")
+            engine.close()
 
     def note(self, text: str) -> None:
         """Tell the listener, and keep it in the run's log."""
@@ -100,8 +148,8 @@ class Workspace:
 
     @property
     def has_scorer(self) -> bool:
-        """Whether the scorer has been started."""
-        return self._scorer is not None
+        """Whether the scorer has been started, be it closed since."""
+        return self._scorer_facts is not None
 
     def text_of(self, *tokens: int) -> str:
         """Tokens as text, for people; ids that do not exist are written as such."""
@@ -113,6 +161,17 @@ class Workspace:
             str(tokenizer.decode([token])) if is_known else f"<id {token}>"
             for token, is_known in zip(tokens, known, strict=True)
         )
+
+    def reply_text(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> str:
+        """A reply as text, read after the end of its prompt, so that white space at its beginning is kept."""
+        tokenizer = self.tokenizer()
+        known = [token for token in ids if 0 <= token < len(tokenizer)]
+        before = list(prompt_ids[-CONTEXT_TOKENS:])
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        head, whole = str(tokenizer.decode(before, **options)), str(tokenizer.decode(before + known, **options))
+        if not whole.startswith(head):  # the prompt's last token and the reply's first share a character
+            return str(tokenizer.decode(known, **options))
+        return whole.removeprefix(head)
 
     def require_online(self, what: str) -> None:
         """Raise IntegrityError LG0613 where a run is judged again without engines."""
@@ -184,6 +243,7 @@ def planned_requests(workspace: Workspace) -> RunRequests:
     )
     greedy = SamplingParams(max_tokens=sizes.max_tokens)
     sampled = replace(greedy, temperature=plan.temperature, seed=plan.effective_seed) if plan.temperature else greedy
+    sampled = replace(sampled, **plan.config.parameters)
     return RunRequests(
         calibration=build_requests(prompts.split(Split.CALIBRATION), tokenizer, greedy, stop_ids=stop_ids),
         test=build_requests(prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats),
@@ -195,4 +255,10 @@ def planned_requests(workspace: Workspace) -> RunRequests:
 def with_logprobs(requests: Sequence[Request], engine: Engine) -> tuple[Request, ...]:
     """The same requests asking for top log-probabilities, as far as the engine reports them."""
     count = min(CALIBRATION_LOGPROBS, engine.capabilities.max_logprobs)
+    return tuple(replace(request, sampling=replace(request.sampling, logprobs=count)) for request in requests)
+
+
+def with_test_logprobs(requests: Sequence[Request], engine: Engine) -> tuple[Request, ...]:
+    """The same requests asking for as many log-probabilities as the engine gives beside its ordinary work."""
+    count = engine.capabilities.test_logprobs
     return tuple(replace(request, sampling=replace(request.sampling, logprobs=count)) for request in requests)

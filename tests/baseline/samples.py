@@ -58,7 +58,6 @@ def scores(outputs: Sequence[ServedOutput], seed: int = 0, *, sampled: bool = Fa
 
     gap = np.abs(floats())
     gap[: number // 3] = np.inf
-    moments = {name: floats() for name in ("entropy", "surprisal_variance", "pit_low", "pit_high")} if sampled else {}
     return ForcedScores(
         request_ids=tuple(item.request_id for item in outputs),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -71,7 +70,10 @@ def scores(outputs: Sequence[ServedOutput], seed: int = 0, *, sampled: bool = Fa
         top_ids=rng.integers(0, 9, (number, 2)).astype(np.int32),
         top_logits=floats(2),
         finite=rng.random(number) < 0.9,
-        **moments,
+        entropy=floats() if sampled else None,
+        surprisal_variance=floats() if sampled else None,
+        pit_low=floats() if sampled else None,
+        pit_high=floats() if sampled else None,
         in_support=rng.random(number) < 0.9 if sampled else None,
     )
 

@@ -226,8 +226,9 @@ def test_what_a_record_holds_has_the_fields_of_schema_1() -> None:
         "min_tokens n presence_penalty repetition_penalty seed stop_ids stop_strings temperature top_k top_p",
         ServedOutput: "arrival_ns finish_reason ids logprobs request_id sent_ns stop_reason telemetry text usage",
         Usage: "cached_tokens completion_tokens prompt_tokens reasoning_tokens",
-        Thresholds: "delta_max_nats delta_median_nats event_nats flip_cost_nats largest_gap_nats logit_dtype margin "
-        "near_tie_budget_nats num_requests num_tokens problems q_nats reasons recomposition_shift_nats stock_rate",
+        Thresholds: "delta_max_nats delta_median_nats event_nats flip_cost_nats largest_gap_nats logit_dtype "
+        "logprob_nats margin near_tie_budget_nats num_requests num_tokens problems q_nats reasons "
+        "recomposition_shift_nats stock_rate",
     }
     found = {kind: " ".join(sorted(field.name for field in dataclasses.fields(kind))) for kind in pinned}
     assert found == pinned

@@ -230,6 +230,63 @@ def not_finite() -> CheckInput:
     )
 
 
+def parameters(*, is_thin: bool) -> CheckInput:
+    """A penalty in every request and a grammar in some: honoured, or left out at a few tokens."""
+    given = arms(19)
+    asked = ({"repetition_penalty": 1.3}, {"presence_penalty": 0.5, "grammar": "regex:[ab]+"})
+    requests = [
+        replace(request, sampling=replace(request.sampling, **asked[index % 2]))
+        for index, request in enumerate(given.requests)
+    ]
+
+    def replayed(arm: Arm, broken: Sequence[int]) -> Arm:
+        scores = arm.scores
+        gap, plain, best = scores.gap.copy(), scores.gap.copy(), scores.best_id.copy()
+        plain[::50], best[::50] = 2.5, 77
+        for index in broken:
+            gap[scores.offsets[index] + 1], plain[scores.offsets[index] + 1] = (3.0, np.inf)[index % 2], 0.25
+        flags = np.ones(scores.num_tokens, dtype=np.bool_)
+        flags[scores.offsets[41] + 2 : scores.offsets[42]] = False
+        columns = replace(scores, gap=gap, plain_gap=plain, plain_best_id=best, replayed=flags)
+        return replace(arm, scores=columns)
+
+    broken = range(0, 60, 5) if is_thin else ()
+    return replace(
+        given, requests=requests, candidate=replayed(given.candidate, broken), stock=replayed(given.stock, ())
+    )
+
+
+def own_stops() -> CheckInput:
+    """Every way in which a reply can end against what its request says of stops."""
+    given = arms(20)
+    asked = ({"min_tokens": 6}, {"ignore_eos": True}, {"stop_strings": ("END",)})
+    requests = [
+        replace(request, sampling=replace(request.sampling, **asked[index % 3]))
+        for index, request in enumerate(given.requests)
+    ]
+
+    def honest(arm: Arm) -> Arm:
+        outputs = [
+            replace(output, finish_reason=FinishReason.LENGTH, stop_reason=None) if index % 3 == 1 else output
+            for index, output in enumerate(arm.outputs)
+        ]
+        texts = [("one two", "one") if index % 3 == 2 else None for index in range(len(outputs))]
+        return replace(arm, outputs=outputs, stop_texts=texts)
+
+    candidate, stock = honest(given.candidate), honest(given.stock)
+    outputs, texts = list(candidate.outputs), list(candidate.stop_texts)
+    outputs[3] = replace(outputs[3], ids=(5, 6, 7, 8, 9, STOP_ID))
+    outputs[4] = given.candidate.outputs[4]
+    outputs[5] = replace(outputs[5], ids=(5, 6), stop_reason="END")
+    texts[8] = ("one END and more", "one END and")
+    best, gap = candidate.scores.best_id.copy(), candidate.scores.gap.copy()
+    at = int(candidate.scores.offsets[9]) + 7
+    best[at], gap[at] = STOP_ID, 4.0
+    scores = replace(candidate.scores, best_id=best, gap=gap)
+    changed = replace(candidate, outputs=outputs, stop_texts=texts, scores=scores)
+    return replace(given, requests=requests, candidate=changed, stock=stock)
+
+
 def strict(dtype: str) -> CheckInput:
     """Tokens that differ, ends that differ, an id that does not exist; stock is not deterministic either."""
     given = arms(18)
@@ -261,6 +318,9 @@ RUNS: dict[str, Callable[[], CheckInput]] = {
     "long replies": long_replies,
     "repeats": repeats,
     "forbidden": forbidden,
+    "parameters left out": lambda: parameters(is_thin=True),
+    "parameters not replayed": lambda: parameters(is_thin=False),
+    "own stops": own_stops,
     "out of step": out_of_step,
     "nothing served": nothing_served,
     "not finite": not_finite,

@@ -99,23 +99,28 @@ def test_scores_of_other_tokens_are_inconclusive(lossless: LosslessRun) -> None:
 def test_checks_come_in_the_order_of_the_table_and_say_what_they_cover() -> None:
     checks = builtin_checks()
     assert [check.name for check in checks] == [
-        *("rate", "event", "structure", "near-tie", "burst", "buckets"),
-        *("vacuity", "scores"),
+        *("rate", "event", "structure", "stop", "parameters", "text", "near-tie", "burst", "buckets"),
+        *("logprob", "usage", "vacuity", "scores"),
     ]
     assert all(check.covers and check.does_not_cover for check in checks)
 
 
 def test_at_temperature_only_contract_checks_apply(lossless: LosslessRun) -> None:
-    requests = lossless.given.requests
+    plain = lossless.given.requests
+    assert [check.name for check in builtin_checks() if not check.applies(plain)] == ["stop", "parameters"]
+    asked = {"min_tokens": 3, "presence_penalty": 1.0}
+    requests = [replace(request, sampling=replace(request.sampling, **asked)) for request in plain]  # type: ignore[arg-type]
     assert all(check.applies(requests) for check in builtin_checks())
     sampled = [replace(request, sampling=replace(request.sampling, temperature=0.8)) for request in requests]
-    assert [check.name for check in builtin_checks() if check.applies(sampled)] == ["structure", "vacuity", "scores"]
+    contract = ["structure", "stop", "parameters", "text", "logprob", "usage", "vacuity", "scores"]
+    assert [check.name for check in builtin_checks() if check.applies(sampled)] == contract
 
 
 def test_no_check_raises_for_arms_out_of_step(lossless: LosslessRun) -> None:
     arm = lossless.given.candidate
     broken = replace(lossless.given, candidate=replace(arm, outputs=list(arm.outputs)[:-1]))
     verdicts = {check.name: check.run(broken).verdict for check in builtin_checks()}
+    assert len(verdicts) == 13
     assert verdicts.pop("vacuity") is Verdict.PASS
     assert set(verdicts.values()) == {Verdict.INCONCLUSIVE}
 

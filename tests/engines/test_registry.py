@@ -19,7 +19,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, **targets: str) -> None:
 
 def test_built_in_kinds_need_no_installed_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch)
-    assert registry.engine_kinds() == ("callable", "transformers")
+    assert registry.engine_kinds() == ("callable", "llamacpp", "openai", "sglang", "transformers", "vllm")
     assert registry.engine_factory("transformers").__module__ == "lossguard.engines.transformers_engine"
 
 

@@ -21,6 +21,11 @@ def test_defaults() -> None:
     assert not options.is_assisted
 
 
+def test_log_probabilities_of_test_replies_are_an_option_and_no_fact_without_it() -> None:
+    assert parse(logprobs=5).to_json()["logprobs"] == 5
+    assert "logprobs" not in parse().to_json()
+
+
 def test_drafts_mean_batch_size_one() -> None:
     assert parse(prompt_lookup_num_tokens=4).batch_size == 1
     assert parse(assistant_model="self").is_assisted
@@ -48,6 +53,7 @@ def test_extensions_take_arguments() -> None:
         ({"prompt_lookup_num_tokens": 3, "assistant_model": "self"}, "come from one of them"),
         ({"assistant_model": "self", "pad_to_multiple_of": 8}, "pad_to_multiple_of"),
         ({"num_assistant_tokens": 3}, "no assistant_model"),
+        ({"assistant_model": "self", "logprobs": 3}, "does not report of verified drafts"),
         ({"max_matching_ngram_size": 3}, "no prompt_lookup_num_tokens"),
         ({"quantization": "int8-dynamic", "weight_round_trip": "int4"}, "one kind of loss"),
         ({"quantization": "int8-dynamic", "dtype": "bfloat16"}, "float32"),

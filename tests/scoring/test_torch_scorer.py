@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lossguard.errors import ScorerError, UsageError
-from lossguard.records import SamplingParams
 from lossguard.scoring.torch_scorer import (
     TorchScorer,
     TorchScorerSpec,
@@ -215,12 +214,6 @@ def test_misaligned_jobs_are_refused(scorer: TorchScorer) -> None:
     jobs = make_jobs([Case(prompt=[1], replies=[[1]]), Case(prompt=[1], replies=[[1], [2]])])
     with pytest.raises(ScorerError, match="LG0506"):
         scorer.score(jobs)
-
-
-def test_sampled_requests_with_penalties_are_refused(scorer: TorchScorer) -> None:
-    sampling = SamplingParams(max_tokens=4, temperature=1.0, presence_penalty=0.5)
-    with pytest.raises(ScorerError, match="presence_penalty"):
-        scorer.score(make_jobs([Case(prompt=[1], replies=[[1]], sampling=sampling)]))
 
 
 def test_loads_a_folder_and_reports_its_choices(tmp_path: Path, llama: Any, scorer: TorchScorer) -> None:

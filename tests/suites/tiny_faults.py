@@ -53,11 +53,11 @@ def requests_for(planted: Fault) -> list[Request]:
     """Requests that ask for what the fault gets wrong."""
     if planted.pending_check == "sampling" or planted.name == "early-nucleus":
         return make_requests(temperature=0.9, seed=3, top_p=0.8)
-    if planted.pending_check == "parameters":
+    if "repetition_penalty" in planted.asks:
         return make_requests(repetition_penalty=1.3)
-    if planted.name == "unmasked-bonus":
+    if "logit_bias" in planted.asks:
         return make_requests(logit_bias=tuple((token, -100.0) for token in range(0, VOCAB_SIZE, 2)))
-    if planted.pending_check == "logprob":
+    if "logprob" in planted.seen_by:
         return make_requests(logprobs=3)
     if planted.expect.get("drafts"):
         return make_requests(3, max_tokens=12)  # slow: one request at a time

@@ -6,9 +6,9 @@ rates, which need far more runs (the simulated part), and faults whose check doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Round:
     name: str
     faults: tuple[str, ...]
     budget: Budget
+    asks: Mapping[str, Any] = field(default_factory=dict)  # what its requests ask for
 
 
 QUICK_CONTROLS = ("by-length", "chunked-prompt")
@@ -54,16 +55,31 @@ QUICK = (
 
 FULL_BUDGET = Budget(name="selftest-full", num_requests=600, max_tokens=64, num_calibration=80)
 DRAFTING_BUDGET = Budget(name="selftest-drafting", num_requests=210, max_tokens=48, num_calibration=80)
+ASKING_BUDGET = Budget(name="selftest-asking", num_requests=210, max_tokens=48, num_calibration=80)
 
 
 def full_rounds() -> tuple[Round, ...]:
-    """Everything whose check exists. Drafting controls verify one request at a time, so theirs is a smaller round."""
+    """Everything whose check exists. Drafting controls verify one request at a time, so theirs is a smaller round.
+
+    Faults in parameters need requests that ask for them, and so rounds of their own, each with its control.
+    """
     wanted = [item for item in FAULTS if not item.is_pending]
     drafting = tuple(item.name for item in wanted if item.expect.get("drafts"))
-    plain = tuple(item.name for item in wanted if item.name not in drafting)
+    plain = tuple(item.name for item in wanted if item.name not in drafting and not item.asks)
+    asked = [item.asks for item in wanted if item.asks]
+    kinds = [asks for at, asks in enumerate(asked) if asks not in asked[:at]]
     return (
         Round(name="drafting", faults=drafting, budget=DRAFTING_BUDGET),
         Round(name="full", faults=plain, budget=FULL_BUDGET),
+        *(
+            Round(
+                name="-".join(name.replace("_", "-") for name in asks),
+                faults=tuple(item.name for item in wanted if item.asks == asks),
+                budget=ASKING_BUDGET,
+                asks=asks,
+            )
+            for asks in kinds
+        ),
     )
 
 
@@ -81,8 +97,8 @@ def run(options: SelftestOptions, listener: Listener) -> SelftestPart:
     return part_of([finding_of(fault(claim.candidate), claim) for result in results for claim in result.claims])
 
 
-def live_config(names: Sequence[str], options: SelftestOptions) -> Config:
-    """Stock, and a system for each of the named faults; places are drawn by the seed."""
+def live_config(names: Sequence[str], options: SelftestOptions, asks: Mapping[str, Any] | None = None) -> Config:
+    """Stock, and a system for each of the named faults; places are drawn by the seed. ``asks`` is for all requests."""
     device: dict[str, Any] = {} if options.device is None else {"device": options.device}
     scale = GPU_SCALE if (options.device or "").startswith("cuda") else 1
     stock = {**device, "batch_size": STOCK_BATCH * scale}
@@ -95,6 +111,7 @@ def live_config(names: Sequence[str], options: SelftestOptions) -> Config:
         scorer=ScorerConfig(options=device),
         prompts=PromptsConfig(sets=("demo",), seed=options.seed),
         seed=options.seed,
+        parameters=asks or {},
     )
 
 
@@ -121,7 +138,7 @@ def _plan(current: Round, names: Sequence[str], options: SelftestOptions, record
     if resume is not None and list(load_plan(resume).candidates) != list(names):
         resume = None  # it is another round's
     return Plan(
-        live_config(names, options),
+        live_config(names, options, current.asks),
         candidates=names,
         budget=current.budget,
         folder=options.folder,

@@ -8,7 +8,7 @@ from typing import Any
 from lossguard.diagnosis.families import Family
 from lossguard_suites.adversarial.faults.fault import PACKAGE, Fault, Plant, Strength, issue, pull
 from lossguard_suites.adversarial.faults.state_faults import edit
-from lossguard_suites.adversarial.faults.token_faults import processor
+from lossguard_suites.adversarial.faults.token_faults import MASK, PENALTY, processor
 
 DRAFTING = {"assistant_model": "{model}", "num_assistant_tokens": 4, "processes": 4, "threads": 1}
 LOOKUP = {"processes": 4, "threads": 1}
@@ -128,6 +128,7 @@ def _control(
     options: Mapping[str, Any],
     *plants: Plant,
     expect: Mapping[str, Any] | None = None,
+    asks: Mapping[str, Any] | None = None,
 ) -> Fault:
     return Fault(
         code=code,
@@ -138,6 +139,7 @@ def _control(
         engine_options=options,
         plants=plants,
         expect=expect or {},
+        asks=asks or {},
         is_control=True,
     )
 
@@ -193,6 +195,8 @@ OWN = (
     _control("N31", "bits-and-chunks", "last bits off by one, chunks of 8", {}, chunks(8), last_bit(0.3)),
     _control("N32", "tenth-noise", "logits off by up to a tenth of a rounding step", {}, noise(0.1)),
     _control("N33", "bits-and-entries", "last bits off, entries computed again", {}, recomputed(8, 16), last_bit(0.3)),
+    _control("N34", "penalised", "a repetition penalty, batches of 32", {"batch_size": 32}, asks=PENALTY),
+    _control("N35", "masked", "ten frequent ids ruled out, batches of 32", {"batch_size": 32}, asks=MASK),
 )
 
 CONTROLS = (*MET, *OWN)

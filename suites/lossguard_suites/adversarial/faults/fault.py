@@ -51,6 +51,9 @@ class Fault:
     plants: tuple[Plant, ...] = ()
     engine_options: Mapping[str, Any] = field(default_factory=dict)  # "{model}" stands for the target's folder
     expect: Mapping[str, Any] = field(default_factory=dict)  # for the vacuity check
+    asks: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what requests must ask for ([parameters] of a configuration)
     seen_by: tuple[str, ...] = ()
     missed_by: tuple[str, ...] = ()
     pending_check: str | None = None

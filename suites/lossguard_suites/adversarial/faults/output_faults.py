@@ -14,6 +14,9 @@ def after(target: str, **arguments: Any) -> Plant:
     return Plant(option="post_processors", target=f"{PACKAGE}.{target}", arguments=arguments)
 
 
+REPORTING = {"logprobs": 5}
+"""Log-probabilities of test replies, which the engine reports only on request."""
+
 STREAM = (
     Fault(
         code="F36",
@@ -122,7 +125,8 @@ REPORTS = (
         family=Family.UNKNOWN,
         strength=Strength(parameter="excess", published=1, meaning="tokens counted too many"),
         plants=(after("wrong_reports:wrong_usage"),),
-        pending_check="usage",
+        seen_by=("usage",),
+        missed_by=("rate", "event", "near-tie", "structure"),
         is_inside=False,
     ),
     Fault(
@@ -133,7 +137,8 @@ REPORTS = (
         family=Family.UNKNOWN,
         strength=Strength(parameter="characters", published=24, weaker=(8, 1), meaning="characters missing at the end"),
         plants=(after("wrong_reports:cut_text", tokenizer="{model}"),),
-        pending_check="text",
+        seen_by=("text",),
+        missed_by=("rate", "event", "near-tie", "structure"),
         is_inside=False,
     ),
     Fault(
@@ -146,7 +151,9 @@ REPORTS = (
             parameter="sharpening", published=0.5, weaker=(0.1, 0.03), meaning="inverse temperature, minus 1"
         ),
         plants=(after("wrong_reports:processed_logprobs"),),
-        pending_check="logprob",
+        engine_options=REPORTING,
+        seen_by=("logprob",),
+        missed_by=("rate", "event", "near-tie", "structure"),
         is_inside=False,
     ),
     Fault(
@@ -157,7 +164,9 @@ REPORTS = (
         family=Family.UNKNOWN,
         strength=SHARE,
         plants=(after("wrong_reports:zero_logprobs"),),
-        pending_check="logprob",
+        engine_options=REPORTING,
+        seen_by=("logprob",),
+        missed_by=("rate", "event", "near-tie", "structure"),
         is_inside=False,
     ),
 )

@@ -170,6 +170,10 @@ CHOICES = (
     ),
 )
 
+PENALTY = {"repetition_penalty": 1.3}
+MASK = {"logit_bias": tuple((token, -100.0) for token in (28, 30, 198, 253, 260, 281, 282, 284, 288, 314))}
+"""The built-in model's ids of ``,``, ``.``, line feed, ``a``, ``the``, ``in``, ``of``, ``and``, ``to`` and ``is``."""
+
 PARAMETERS = (
     Fault(
         code="F32",
@@ -179,7 +183,10 @@ PARAMETERS = (
         family=Family.BIAS,
         strength=SHARE,
         plants=(processor("ignored_parameters:thin_penalty"),),
-        pending_check="parameters",
+        asks=PENALTY,
+        seen_by=("parameters",),
+        missed_by=("structure",),
+        note="requests ask for a repetition penalty of 1.3",
     ),
     Fault(
         code="F33",
@@ -189,7 +196,10 @@ PARAMETERS = (
         family=Family.BIAS,
         strength=SHARE,
         plants=(processor("ignored_parameters:ignored_penalty"),),
-        pending_check="parameters",
+        asks=PENALTY,
+        seen_by=("parameters",),
+        missed_by=("structure",),
+        note="requests ask for a repetition penalty of 1.3",
     ),
     Fault(
         code="F35",
@@ -205,7 +215,9 @@ PARAMETERS = (
             parameter="probability", published=1.0, weaker=SHARES, meaning="share of the blocks that are not masked"
         ),
         plants=(processor("ignored_parameters:unmasked_bonus"),),
-        pending_check="support",
+        asks=MASK,
+        seen_by=("parameters",),
+        missed_by=("structure",),
         note="the mask is a logit bias that rules ids out, as a grammar's would",
     ),
 )
