@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,12 +37,30 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def serve(project: Path, name: str) -> subprocess.Popen[str]:
+def heed_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and what is ignored stays so in every process below."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def serve(project: Path, name: str) -> Iterator[subprocess.Popen[str]]:
+    """``lossguard serve``, ended with the test whatever comes of it."""
     command = [sys.executable, "-c", "from lossguard.cli import main; main()", "serve", name]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'suites'}"}
-    return subprocess.Popen(
-        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    running = subprocess.Popen(
+        command,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
+    with running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def test_a_server_in_the_foreground(project: Path) -> None:
