@@ -85,8 +85,9 @@ def test_a_program_that_cannot_run(tmp_path: Path) -> None:
 
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs the tests in the background
 from lossguard.engines.servers.server_process import Launch, ServerProcess
 process = ServerProcess(Launch(system="s", words=[sys.executable, "-c", sys.argv[1]], env={}, log=Path(sys.argv[2]),
                                stop_seconds=0.5))
