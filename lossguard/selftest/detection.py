@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lossguard.checks.base import CheckInput
+from lossguard.checks.base import CheckInput, has_evidence
 from lossguard.checks.registry import builtin_checks
 from lossguard.checks.seeds import stream_seed
 from lossguard.listener import Listener
@@ -168,7 +168,11 @@ def run_task(task: Task) -> tuple[float, dict[str, int]]:
 def red_rules(sample: CheckInput) -> Sequence[str]:
     """The rules that are red on one sample."""
     verdict = Verdict.combine(
-        [check.run(sample).verdict for check in builtin_checks() if check.applies(sample.requests)]
+        [
+            check.run(sample).verdict
+            for check in builtin_checks()
+            if check.applies(sample.requests) and has_evidence(check, sample)
+        ]
     )
     ours = [GATE] * (verdict is Verdict.FAIL) + [RED] * (not verdict.is_pass)
     return [*ours, *(name for name, rule in RIVALS.items() if rule(sample))]
