@@ -21,7 +21,9 @@ def tied_model() -> tuple[nn.Module, Tensor]:
 
 def test_tied_weights_need_one_entry() -> None:
     model, weight = tied_model()
-    require_equal(model, {"embed.weight": weight})
+    require_equal(model, {"embed.weight": weight})  # raises where anything differs
+    with pytest.raises(IntegrityError):
+        require_equal(model, {"embed.weight": -weight})
 
 
 def test_one_other_bit_is_refused() -> None:

@@ -50,7 +50,10 @@ def test_headers_fit_for_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_headers_fit_for_one_tensor(name: str, tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.w12.safetensors", {name: gaussian(16, 128)})
+    path, weight = tmp_path / "a.w12.safetensors", gaussian(16, 128)
+    write_shard(path, {name: weight})
+    with opened_w12(path) as shard:
+        assert torch.equal(shard.dense(name), weight)
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES, ids=str)
