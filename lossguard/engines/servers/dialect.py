@@ -9,6 +9,25 @@ from typing import Any, Protocol
 from lossguard.engines.servers.json_view import JsonView
 from lossguard.records import Request, ServedOutput
 
+SHARED_SAMPLING = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "stop_ids",
+        "stop_strings",
+        "ignore_eos",
+        "logit_bias",
+        "grammar",
+        "seed",
+    }
+)
+"""Parameters that SGLang, vLLM and llama.cpp all take."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectFacts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lossguard.engines.servers.dialect import DialectFacts, Question
+from lossguard.engines.servers.dialect import SHARED_SAMPLING, DialectFacts, Question
 from lossguard.engines.servers.grammar import llamacpp_grammar
 from lossguard.engines.servers.json_view import JsonView
 from lossguard.engines.servers.problems import MalformedReplyError
@@ -22,23 +22,7 @@ from lossguard.records import FinishReason, Request, SamplingParams, ServedOutpu
 FINISH = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
 FACTS = DialectFacts(
     name="llamacpp",
-    sampling=frozenset(
-        {
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "stop_ids",
-            "stop_strings",
-            "ignore_eos",
-            "logit_bias",
-            "grammar",
-            "seed",
-        }
-    ),
+    sampling=SHARED_SAMPLING,
     max_logprobs=20,
     seeds=True,
     telemetry=frozenset({"drafts", "accepted", "cached"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lossguard.engines.servers.dialect import DialectFacts, Question
+from lossguard.engines.servers.dialect import SHARED_SAMPLING, DialectFacts, Question
 from lossguard.engines.servers.grammar import sglang_grammar
 from lossguard.engines.servers.json_view import JsonView
 from lossguard.engines.servers.problems import MalformedReplyError
@@ -26,24 +26,7 @@ TELEMETRY = {  # column -> members of meta_info that hold it, newest name first
 }
 FACTS = DialectFacts(
     name="sglang",
-    sampling=frozenset(
-        {
-            "min_tokens",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "stop_ids",
-            "stop_strings",
-            "ignore_eos",
-            "logit_bias",
-            "grammar",
-            "seed",
-        }
-    ),
+    sampling=SHARED_SAMPLING | {"min_tokens"},
     max_logprobs=20,
     seeds=False,  # sampling_seed acts only under --enable-deterministic-inference
     telemetry=frozenset(TELEMETRY),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lossguard.engines.servers.dialect import DialectFacts, Question
+from lossguard.engines.servers.dialect import SHARED_SAMPLING, DialectFacts, Question
 from lossguard.engines.servers.grammar import structured_outputs
 from lossguard.engines.servers.json_view import JsonView
 from lossguard.engines.servers.problems import MalformedReplyError
@@ -19,24 +19,7 @@ TOKEN_KEY = "token_id:"
 FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 FACTS = DialectFacts(
     name="vllm",
-    sampling=frozenset(
-        {
-            "min_tokens",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "stop_ids",
-            "stop_strings",
-            "ignore_eos",
-            "logit_bias",
-            "grammar",
-            "seed",
-        }
-    ),
+    sampling=SHARED_SAMPLING | {"min_tokens"},
     max_logprobs=20,
     seeds=True,
     telemetry=frozenset({"cached", "server_drafts", "server_accepted", "server_preempted", "server_cached"}),
