@@ -106,7 +106,11 @@ def _row_problem(token: int, value: float, ids: Sequence[int], values: Sequence[
 
 
 def reported_scale(arm: Arm, requests: Sequence[Request]) -> float | None:
-    """99.9th percentile of |reported - forced|, in nats; None if an arm reports fewer than 200 values."""
-    found = [reply.differences for reply in reported_replies(arm, requests)]
+    """99.9th percentile of |reported - forced|, in nats; None if an arm reports fewer than 200 values.
+
+    Replies with more or fewer values than tokens are left out: values beside the wrong tokens would widen the limit.
+    """
+    replies = reported_replies(arm, requests)
+    found = [reply.differences for reply in replies if len(reply.reported) == len(reply.forced)]
     differences = np.concatenate(found) if found else np.empty(0)
     return float(np.quantile(differences, QUANTILE)) if differences.size >= MINIMUM_POSITIONS else None

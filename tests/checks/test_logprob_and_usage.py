@@ -102,6 +102,20 @@ def test_wrong_reports_fail_unless_stock_has_them_too(lossless: LosslessRun, kin
     assert logprob(given_with(lossless, same, wrong)).verdict is Verdict.PASS
 
 
+def test_replies_that_lack_a_value_do_not_widen_the_limit(lossless: LosslessRun) -> None:
+    """Without its first value every other one of a reply stands beside the wrong token."""
+    given = lossless.given
+    whole = reporting(given.calibration, 3)
+
+    def beheaded(output: ServedOutput) -> ServedOutput:
+        assert output.logprobs is not None
+        return replace(output, logprobs=replace(output.logprobs, served=output.logprobs.served[1:]))
+
+    damaged = replace(whole, outputs=[beheaded(whole.outputs[0]), *whole.outputs[1:]])
+    scale = reported_scale(damaged, given.calibration_requests)
+    assert scale == pytest.approx(reported_scale(whole, given.calibration_requests), rel=0.2)
+
+
 def test_one_wrong_report_is_enough_and_is_named(lossless: LosslessRun) -> None:
     name = lossless.given.requests[7].id
     wrong = with_logprobs(kind="shifted")
