@@ -105,7 +105,9 @@ def test_wrong_reports_fail_unless_stock_has_them_too(lossless: LosslessRun, kin
 def test_replies_that_lack_a_value_do_not_widen_the_limit(lossless: LosslessRun) -> None:
     """Without its first value every other one of a reply stands beside the wrong token."""
     given = lossless.given
-    whole = reporting(given.calibration, 3)
+    scores = given.calibration.scores
+    uneven = (-np.random.default_rng(4).exponential(2.0, scores.num_tokens)).astype(np.float32)
+    whole = reporting(replace(given.calibration, scores=replace(scores, logprob=uneven)), 3)
 
     def beheaded(output: ServedOutput) -> ServedOutput:
         assert output.logprobs is not None
