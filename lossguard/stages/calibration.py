@@ -14,6 +14,7 @@ from lossguard.run_folder import reading
 from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.columns import concat_scores, load_scores, save_scores, select
 from lossguard.seals import combined_seal, is_sealed, seal
+from lossguard.stages.canaries import score_canaries
 from lossguard.stages.forcing import ForcingTask, force, shards_of
 from lossguard.stages.serving import Asking, is_complete, serve_in_groups, serve_missing
 from lossguard.stages.validation import scorable
@@ -30,6 +31,8 @@ class Calibration:
     stock: Arm
     recomposed: Arm
     thresholds: Thresholds
+    canaries: ForcedScores | None = None
+    """A few of stock's replies scored once more, before any candidate ran; None in a run that kept none."""
 
 
 def run_calibration(workspace: Workspace, requests: RunRequests) -> Calibration:
@@ -40,7 +43,13 @@ def run_calibration(workspace: Workspace, requests: RunRequests) -> Calibration:
     if thresholds is None:
         thresholds = _thresholds(workspace, requests.calibration, stock, recomposed)
         keep_thresholds(workspace, thresholds, len(requests.calibration))
-    return Calibration(requests=requests.calibration, stock=stock, recomposed=recomposed, thresholds=thresholds)
+    return Calibration(
+        requests=requests.calibration,
+        stock=stock,
+        recomposed=recomposed,
+        thresholds=thresholds,
+        canaries=score_canaries(workspace, requests.calibration, stock, system=workspace.plan.stock.name),
+    )
 
 
 def _saved_thresholds(workspace: Workspace, num_requests: int) -> Thresholds | None:

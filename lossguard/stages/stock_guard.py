@@ -15,14 +15,10 @@ from lossguard.checks.delta import is_mismatch
 from lossguard.checks.events import unaudited_events
 from lossguard.config import SystemConfig
 from lossguard.records import ForcedScores, Request
-from lossguard.scoring.columns import select
-from lossguard.seals import is_sealed
 from lossguard.stages.calibration import Calibration
-from lossguard.stages.facts import BASELINE_FILE
-from lossguard.stages.forcing import ForcingTask, force, shards_of
+from lossguard.stages.canaries import score_canaries
 from lossguard.stages.workspace import Workspace
 
-NUM_CANARIES = 4
 LEAST_NATS = 1e-3  # differences of a float32 scorer between batches are far smaller
 CHANGED_SHARE = 0.05  # of tokens whose scores may differ by more than the noise
 Z_999 = 3.0902  # one-sided 99.9 %
@@ -46,29 +42,18 @@ def guarded_thresholds(
 
 
 def scorer_problem(workspace: Workspace, system: SystemConfig, calibration: Calibration) -> str:
-    """Score a few calibration replies of stock again, after the candidate ran here; what changed, or nothing."""
-    if (workspace.folder.path / BASELINE_FILE).is_file():
-        workspace.note("the scorer is not compared with calibration: its scores there are a record's, made elsewhere")
-        return ""
-    requests = calibration.requests[:: max(1, len(calibration.requests) // NUM_CANARIES)][:NUM_CANARIES]
-    index_of = {request.id: index for index, request in enumerate(calibration.requests)}
-    task = ForcingTask(
-        run=workspace.folder.path,
-        requests=requests,
-        arms=[[calibration.stock.outputs[index_of[request.id]] for request in requests]],
-        stems=[workspace.folder.system(system.name) / "canary-scores"],
-    )
-    if workspace.is_offline and not is_sealed(task.run, shards_of(task.stems[0], len(requests))[0]):
+    """Score the canaries again, after the candidate ran here; what changed, or nothing."""
+    before = calibration.canaries
+    again = score_canaries(workspace, calibration.requests, calibration.stock, system=system.name)
+    if before is None or again is None:
         workspace.note("the scorer is not compared with calibration: this run kept no scores for that")
         return ""
-    (again,) = force(workspace.scorer, task, lambda _num_tokens: None)
-    before = select(calibration.stock.scores, [request.id for request in requests])
     share = changed_share(before, again, calibration.thresholds)
     if share <= CHANGED_SHARE:
         return ""
     return (
-        f"the scorer changed since calibration: {share:.0%} of the tokens in {len(requests)} of stock's calibration "
-        f"replies score differently after {system.name} ran; judge it in a process of its own"
+        f"the scorer changed since calibration: {share:.0%} of the tokens in {len(before.request_ids)} of stock's "
+        f"calibration replies score differently after {system.name} ran; judge it in a process of its own"
     )
 
 

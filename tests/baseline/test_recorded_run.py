@@ -18,6 +18,7 @@ from lossguard.plan import Budget, Plan
 from lossguard.records import Verdict
 from tests.baseline.conftest import CLAIM, Recorded, recorded_plan, stock_plan
 from tests.gate.conftest import BUDGET, NUM_REQUESTS, Stack
+from tests.gate.test_stock_guard import PatchingEngine
 from tests.gate.toy import ToyEngine, bias_every_seventh, handle, write_prompts, wrong_token
 
 
@@ -53,6 +54,14 @@ def test_verdicts_and_evidence_are_those_of_the_live_run(stack: Stack, recorded:
     assert by_record.exit_code == live.exit_code
     assert stock.num_served == 0, "stock's replies come from the record"
     assert stock.num_forced > 0, "its own decode still audits the events"
+
+
+def test_a_candidate_that_patches_the_scorer_does_not_pass_beside_a_record(stack: Stack, recorded: Recorded) -> None:
+    candidate = PatchingEngine(stack.target, stack=stack)
+    result = run_gate(recorded_plan(stack, recorded.path, handle("candidate", candidate)))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    reasons = {check.check: check.summary for check in result.claims[0].evidence.checks}
+    assert "the scorer changed since calibration" in reasons["rate"]
 
 
 def test_without_events_stock_never_starts(stack: Stack, recorded: Recorded) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from lossguard.gate import rejudge, run_gate
-from lossguard.records import Request, ServedOutput, Verdict
+from lossguard.records import ForcedScores, Request, ServedOutput, Verdict
+from lossguard.scoring.base import ScoringJob
 from tests.gate.conftest import Stack
-from tests.gate.toy import Logits, Step, ToyEngine, ToyTarget, handle
+from tests.gate.toy import Logits, Step, ToyEngine, ToyScorer, ToyTarget, handle
 
 
 class PatchedTarget(ToyTarget):
@@ -47,6 +48,24 @@ def test_a_candidate_that_patches_the_scorer_does_not_pass(stack: Stack, strengt
     reasons = {check.check: check.summary for check in result.claims[0].evidence.checks}
     assert "the scorer changed since calibration" in reasons["rate"]
     assert rejudge(result.run_folder).verdict is Verdict.INCONCLUSIVE, "and it stays so when judged again"
+
+
+@dataclass
+class PaddedScorer(ToyScorer):
+    """All logits of a position move with the batch that it is scored in, as bfloat16 hidden states do."""
+
+    def score(self, jobs: Sequence[ScoringJob], *, progress: Callable[[int], None] | None = None) -> list[ForcedScores]:
+        shift = np.float32(2.0 * (len(jobs) > 10))
+        return [
+            replace(arm, best_logit=arm.best_logit + shift, top_logits=arm.top_logits + shift)
+            for arm in super().score(jobs, progress=progress)
+        ]
+
+
+def test_batches_that_move_all_logits_alike_are_no_change_of_the_scorer(stack: Stack) -> None:
+    stack.scorer = PaddedScorer(stack.target)
+    result = stack.judge(ToyEngine(stack.target, batch_size=5))
+    assert result.verdict is Verdict.PASS, [check.summary for check in result.claims[0].evidence.checks]
 
 
 def test_a_stock_that_got_worse_after_calibration_does_not_pass(stack: Stack) -> None:
