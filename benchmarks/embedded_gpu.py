@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as torch_profile
 
 from lossguard.records import Request, SamplingParams
 from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
@@ -41,6 +43,7 @@ PAGE_SIZE = 64
 CAPACITY = 1024
 NUM_PROMPT = 256
 PLAIN_STEPS, CHAIN_STEPS = 24, 12  # of a block
+NUM_PROFILED, NUM_KERNELS_SHOWN = 4, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,9 @@ def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Names
     for _ in range(arguments.rounds):
         plain_blocks.append(plain.block(PLAIN_STEPS))
         chain_blocks.append(chain.block(CHAIN_STEPS))
+    if arguments.profile:
+        profile("plain", plain)
+        profile("chain", chain)
     plain_ms = statistics.median(seconds / PLAIN_STEPS for seconds, _ in plain_blocks) * 1e3
     chain_ms = statistics.median(seconds / CHAIN_STEPS for seconds, _ in chain_blocks) * 1e3
     ratios = [
@@ -152,6 +158,20 @@ def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Names
         "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
         "tokens_from": "recording" if arguments.recording else f"made up, acceptance {arguments.acceptance}",
     }
+
+
+def profile(name: str, side: Side) -> None:
+    """Print the kernels in which a few steps of one side spend their time, milliseconds and calls per step."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with torch_profile(activities=activities) as taken:
+        side.block(NUM_PROFILED)
+    kernels = [event for event in taken.key_averages() if event.self_device_time_total > 0]
+    kernels.sort(key=lambda event: -event.self_device_time_total)
+    total_ms = sum(event.self_device_time_total for event in kernels) / NUM_PROFILED / 1e3
+    print(f"  {name}: {total_ms:.2f} ms of kernels a step", flush=True)
+    for event in kernels[:NUM_KERNELS_SHOWN]:
+        milliseconds = event.self_device_time_total / NUM_PROFILED / 1e3
+        print(f"    {milliseconds:7.3f} ms {event.count / NUM_PROFILED:6.0f} x  {event.key[:100]}", flush=True)
 
 
 def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace) -> Setting:
@@ -256,6 +276,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also print where steps spend their time")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()

@@ -26,6 +26,7 @@ from lossguard.records import Request, SamplingParams
 from lossguard_mechanisms.engine.adapter import EmbeddedEngine
 
 VOCAB_SIZE = 4096  # every model here has at least as many
+NUM_RAGGED_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +72,12 @@ def even_load(batch: int, arguments: argparse.Namespace) -> Load:
 
 
 def ragged_load(batch: int, arguments: argparse.Namespace) -> Load:
-    """Four batches' worth of requests, replies of 8 to twice ``--new-tokens``, in random order."""
+    """Eight batches' worth of requests, replies of 8 to twice ``--new-tokens`` (log-uniform), in random order."""
+    count = NUM_RAGGED_BATCHES * batch
     generator = torch.Generator().manual_seed(17)
-    uniform = torch.rand(4 * batch, generator=generator)
+    uniform = torch.rand(count, generator=generator)
     lengths = (8 * (arguments.new_tokens / 4.0) ** uniform.double()).round().long().tolist()
-    prompts = torch.randint(8, 2 * arguments.prompt_tokens, (4 * batch,), generator=generator).tolist()
+    prompts = torch.randint(8, 2 * arguments.prompt_tokens, (count,), generator=generator).tolist()
     sizes = list(zip(prompts, lengths, strict=True))
     return Load(name=f"ragged, batch {batch}", requests=_requests(sizes), batch_size=batch)
 
