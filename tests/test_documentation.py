@@ -16,6 +16,7 @@ from lossguard.engines.servers.options import NAMES, read_options
 from lossguard.engines.transformers_options import TransformersOptions, parse_options
 from lossguard.gate_result import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE
 from lossguard.scoring.spec import TorchScorerSpec, spec_from_options
+from lossguard_mechanisms.engine.options import parse_options as parse_embedded_options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -48,6 +49,8 @@ def test_every_code_block_is_valid(language: str, text: str) -> None:
         spec = EngineSpec(name=system.name, model_path=config.model, options=system.options)
         if system.engine == "transformers":
             parse_options(spec)
+        elif system.engine == "embedded":
+            parse_embedded_options(spec)
         else:
             assert system.engine in SERVERS
             read_options(spec, model_dtype="bfloat16")
@@ -72,7 +75,8 @@ def test_this_repository_has_a_configuration_that_fits() -> None:
     config = load_config(ROOT / "lossguard.toml")
     assert "stock" in config.systems
     for system in config.systems.values():
-        parse_options(EngineSpec(name=system.name, model_path=config.model, options=system.options))
+        parse = parse_embedded_options if system.engine == "embedded" else parse_options
+        parse(EngineSpec(name=system.name, model_path=config.model, options=system.options))
     spec_from_options(config.model, config.scorer.options)
 
 

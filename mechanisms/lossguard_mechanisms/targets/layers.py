@@ -66,12 +66,12 @@ class Delta(nn.Module):
     def forward(self, x: Tensor, rotary: Rotary, mixing: Mixing) -> Tensor:
         """Rows [N, hidden] to rows [N, hidden]; positions come from the recurrence, not from ``rotary``."""
         channels, gate, beta, decay = self.in_proj(x).split(self.sizes, dim=-1)
-        inputs = self._rule_inputs(mixing.convolve(self.layer, channels, self.conv), beta, decay)
+        inputs = self.rule_inputs(mixing.convolve(self.layer, channels, self.conv), beta, decay)
         normed = self.norm(mixing.recur(self.layer, inputs), gate.unflatten(-1, (-1, self.shape.value_dim)))
         projected: Tensor = self.out_proj(normed.flatten(-2))
         return projected
 
-    def _rule_inputs(self, convolved: Tensor, beta: Tensor, decay: Tensor) -> DeltaInputs:
+    def rule_inputs(self, convolved: Tensor, beta: Tensor, decay: Tensor) -> DeltaInputs:
         shape = self.shape
         query, key, value = convolved.split((shape.key_channels, shape.key_channels, shape.value_channels), dim=-1)
         return DeltaInputs(

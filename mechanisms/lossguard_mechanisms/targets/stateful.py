@@ -45,6 +45,10 @@ class RecurrentSlots:
         self.conv = torch.zeros((*leading, *conv_shape), dtype=dtype, device=device)
         self.recurrent = torch.zeros((*leading, *state_shape), dtype=wide, device=device)
 
+    def place_of(self, layer: int) -> int:
+        """Where a layer's states lie in the first dimension."""
+        return self._place[layer]
+
     def reset(self, slots: Sequence[int] | Tensor) -> None:
         """Make slots ready for new sequences."""
         index = torch.as_tensor(slots, dtype=torch.int64, device=self.conv.device)

@@ -45,7 +45,7 @@ def load_target(folder: Path, *, dtype: torch.dtype, device: torch.device | str 
     if has_manifest:
         verify_files(folder)
     note = f"files checked against {MANIFEST_NAME}" if has_manifest else f"no {MANIFEST_NAME}: hashes not checked"
-    config = _read_config(folder)
+    config = read_config(folder)
     tensors, ignored = _read_tensors(folder)
     target = target_from_tensors(config, tensors, dtype=dtype).to(device)
     notes = [note, *([f"{len(ignored)} tensors of other parts left out, {ignored[0]!r} first"] if ignored else [])]
@@ -94,7 +94,8 @@ def save_target(target: Target, folder: Path, *, dtype: torch.dtype) -> None:
     save_file(tensors_of(target, dtype=dtype), folder / WEIGHTS_NAME, metadata={"format": "pt"})
 
 
-def _read_config(folder: Path) -> TargetConfig:
+def read_config(folder: Path) -> TargetConfig:
+    """The config of a model folder. Raises UsageError LG1301 or LG1302, IntegrityError LG1303."""
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise _incomplete(f"{folder} has no {CONFIG_NAME}")

@@ -1,0 +1,305 @@
+"""Step times of the embedded engine at real sizes on one accelerator, with replayed targets.
+
+    python -m benchmarks.embedded_gpu --shapes qwen3-8b,qwen3.5-4b --batches 1,8,32 --compiled --seconds 150 --out DIR
+
+Weights are random and tokens come from a recording (``--recording``), or from a made-up table in which each drafted
+token is right with the chance ``--acceptance``: step times are real, replies mean nothing. Plain decoding and chain
+speculation run in turn, block by block, on the same weights; every block begins and ends with all sequences alive. The
+byte floor of a plain step is what it must read and write (weights, keys and values, recurrent states twice) at the read
+bandwidth that this program measures first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as torch_profile
+
+from lossguard.records import Request, SamplingParams
+from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
+from lossguard_mechanisms.engine.core import EngineCore
+from lossguard_mechanisms.engine.decoding import Speculation
+from lossguard_mechanisms.engine.fused_target import FusedTarget
+from lossguard_mechanisms.engine.graphs import DecodeGraphs
+from lossguard_mechanisms.engine.memory import Memory, MemorySizes
+from lossguard_mechanisms.engine.model import ServedModel
+from lossguard_mechanisms.engine.replayed import LABEL, ReplayedStage, ReplayTable, replay_table
+from lossguard_mechanisms.engine.sequence import Job
+from lossguard_mechanisms.engine.shapes import TARGETS, drafter_of_shape, drafter_shape, target_of_shape
+from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
+from lossguard_mechanisms.targets.config import TargetConfig
+from lossguard_mechanisms.targets.decoder import Target
+
+DTYPE = torch.bfloat16
+PAGE_SIZE = 64
+CAPACITY = 1024
+NUM_PROMPT = 256
+PLAIN_STEPS, CHAIN_STEPS = 24, 12  # of a block
+NUM_PROFILED, NUM_KERNELS_SHOWN = 4, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One shape on one device with what both sides share."""
+
+    shape: str
+    target: Target
+    model: ServedModel
+    speculation: Speculation
+    device: torch.device
+    acceleration: Acceleration
+
+    def core(self, table: ReplayTable, batch: int, *, is_speculative: bool) -> EngineCore:
+        """An engine of ``batch`` slots with graphs, on the shared weights."""
+        speculation = self.speculation if is_speculative else None
+        sizes = MemorySizes(
+            num_slots=batch,
+            num_pages=batch * (CAPACITY // PAGE_SIZE),
+            page_size=PAGE_SIZE,
+            capacity=CAPACITY,
+            num_surplus=1 if speculation is None else speculation.policy.num_nodes,
+            dtype=DTYPE,
+            device=self.device,
+            acceleration=self.acceleration,
+        )
+        memory = Memory(self.target.config, sizes, drafter=None if speculation is None else speculation.drafter)
+        stage = ReplayedStage(self.target.config, memory, speculation, table)
+        graphs = DecodeGraphs(self.model, memory, stage) if self.device.type == "cuda" else None
+        if graphs is not None:
+            graphs.capture(batch)  # or a block in which a context crosses a tier would be timed with a capture
+        return EngineCore(self.model, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
+
+
+class Side:
+    """An engine with all its sequences alive, stepped in blocks."""
+
+    def __init__(self, core: EngineCore, requests: list[Request]) -> None:
+        self._core = core
+        for request in requests:
+            core.add(Job(request=request, key=0, stop_ids=frozenset()))
+        core.step()  # all prompts at once
+        core.step()  # captures a graph
+
+    def block(self, num_steps: int) -> tuple[float, int]:
+        """(seconds, tokens that all sequences gained) of some steps; IndexError where a reply would end."""
+        before = self._num_tokens()
+        begun = time.perf_counter()
+        for _ in range(num_steps):
+            if self._core.step():
+                raise IndexError("a reply ended inside a block: record longer ones")
+        return time.perf_counter() - begun, self._num_tokens() - before
+
+    def _num_tokens(self) -> int:
+        return sum(len(sequence.served) for sequence in self._core.running)
+
+
+def main() -> None:
+    """Print one line per shape and batch size, and keep all of them as JSON."""
+    arguments = _arguments()
+    begun = time.perf_counter()
+    torch.manual_seed(0)
+    device = torch.device(arguments.device)
+    rate = read_bandwidth(device)
+    _say(begun, f"{_device_name(device)}, torch {torch.__version__}: reads {rate / 1e12:.2f} TB/s. {LABEL}")
+    results: list[dict[str, Any]] = []
+    for shape in arguments.shapes.split(","):
+        setting = make_setting(shape, device, arguments)
+        _say(begun, f"{shape}: made; {setting.acceleration}")
+        for batch in (int(part) for part in arguments.batches.split(",")):
+            if time.perf_counter() - begun > arguments.seconds:
+                _say(begun, f"{shape} batch {batch}: left out, the time is up")
+                continue
+            results.append(measure(setting, batch, rate, arguments))
+            _say(begun, json.dumps(results[-1]))
+            _save(arguments.out, results)
+        del setting
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+
+
+def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Step times, tokens per step and the ratio of the two sides' tokens per second."""
+    table = _table(setting, batch, arguments)
+    requests = _requests(table, batch, setting.target.config.vocab_size)
+    plain = Side(setting.core(table, batch, is_speculative=False), requests)
+    chain = Side(setting.core(table, batch, is_speculative=True), requests)
+    plain_blocks, chain_blocks = [], []
+    for _ in range(arguments.rounds):
+        plain_blocks.append(plain.block(PLAIN_STEPS))
+        chain_blocks.append(chain.block(CHAIN_STEPS))
+    if arguments.profile:
+        profile("plain", plain)
+        profile("chain", chain)
+    plain_ms = statistics.median(seconds / PLAIN_STEPS for seconds, _ in plain_blocks) * 1e3
+    chain_ms = statistics.median(seconds / CHAIN_STEPS for seconds, _ in chain_blocks) * 1e3
+    ratios = [
+        (chain_tokens / chain_seconds) / (plain_tokens / plain_seconds)
+        for (plain_seconds, plain_tokens), (chain_seconds, chain_tokens) in zip(plain_blocks, chain_blocks, strict=True)
+    ]
+    context = NUM_PROMPT + arguments.rounds * PLAIN_STEPS // 2
+    floor_ms = step_bytes(setting.target, batch, context) / rate * 1e3
+    return {
+        "shape": setting.shape,
+        "batch": batch,
+        "plain_step_ms": round(plain_ms, 3),
+        "floor_ms": round(floor_ms, 3),
+        "floor_share": round(floor_ms / plain_ms, 3),
+        "chain_step_ms": round(chain_ms, 3),
+        "tokens_per_step": round(sum(n for _, n in chain_blocks) / (arguments.rounds * CHAIN_STEPS * batch), 3),
+        "speed_up": round(statistics.median(ratios), 3),
+        "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "tokens_from": "recording" if arguments.recording else f"made up, acceptance {arguments.acceptance}",
+    }
+
+
+def profile(name: str, side: Side) -> None:
+    """Print the kernels in which a few steps of one side spend their time, milliseconds and calls per step."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with torch_profile(activities=activities) as taken:
+        side.block(NUM_PROFILED)
+    kernels = [event for event in taken.key_averages() if event.self_device_time_total > 0]
+    kernels.sort(key=lambda event: -event.self_device_time_total)
+    total_ms = sum(event.self_device_time_total for event in kernels) / NUM_PROFILED / 1e3
+    print(f"  {name}: {total_ms:.2f} ms of kernels a step", flush=True)
+    for event in kernels[:NUM_KERNELS_SHOWN]:
+        milliseconds = event.self_device_time_total / NUM_PROFILED / 1e3
+        print(f"    {milliseconds:7.3f} ms {event.count / NUM_PROFILED:6.0f} x  {event.key[:100]}", flush=True)
+
+
+def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace) -> Setting:
+    """Target, drafter and what accelerates them."""
+    config: TargetConfig = TARGETS[shape]
+    target = target_of_shape(config, dtype=DTYPE, device=device)
+    drafter = drafter_of_shape(drafter_shape(shape, num_depths=arguments.drafts), target)
+    has_kernels, _ = kernels_fit(config, page_size=PAGE_SIZE, dtype=DTYPE, device=device)
+    return Setting(
+        shape=shape,
+        target=target,
+        model=FusedTarget(target) if arguments.compiled else target,
+        speculation=Speculation(drafter=drafter, policy=ChainPolicy(arguments.drafts), acceptance=SampleAndMatch()),
+        device=device,
+        acceleration=Acceleration(has_kernels=has_kernels, is_compiled=arguments.compiled),
+    )
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second of a sum over far more memory than the caches hold; the best of five."""
+    data = torch.ones(2**30 if device.type == "cuda" else 2**22, dtype=torch.float32, device=device)
+    best = 0.0
+    for _ in range(5):
+        _synchronise(device)
+        begun = time.perf_counter()
+        data.sum()
+        _synchronise(device)
+        best = max(best, data.nbytes / (time.perf_counter() - begun))
+    return best
+
+
+def step_bytes(target: Target, batch: int, context: int) -> int:
+    """Least bytes of a plain step: every weight once, all keys and values, each state read and written."""
+    config = target.config
+    weights = sum(parameter.nbytes for parameter in target.parameters())
+    if not config.tie_word_embeddings:
+        weights -= target.embedding.weight.nbytes  # a few rows of it
+    per_token = 2 * len(config.attention_layers) * config.num_key_value_heads * config.head_dim * DTYPE.itemsize
+    states = 0
+    if config.delta is not None:
+        delta = config.delta
+        per_layer = delta.num_value_heads * delta.key_dim * delta.value_dim * 4
+        states = 2 * len(config.delta_layers) * per_layer
+    return weights + batch * (context * per_token + states)
+
+
+def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> ReplayTable:
+    if arguments.recording:
+        return _recorded(Path(arguments.recording), batch, arguments.drafts, setting.device)
+    generator = torch.Generator().manual_seed(1)
+    length, drafts = CAPACITY - NUM_PROMPT - arguments.drafts - 1, arguments.drafts
+    vocab = setting.target.config.vocab_size
+    tokens = torch.randint(0, vocab, (batch, length + drafts), generator=generator)
+    truth = torch.stack([tokens[:, at : at + length] for at in range(drafts)], dim=-1)
+    is_right = torch.rand(truth.shape, generator=generator) < arguments.acceptance
+    chains = torch.where(is_right, truth, (truth + 1) % vocab)
+    names = tuple(f"r{row}" for row in range(batch))
+    device = setting.device
+    return ReplayTable(
+        request_ids=names, lengths=(length,) * batch, tokens=tokens[:, :length].to(device), chains=chains.to(device)
+    )
+
+
+def _recorded(path: Path, batch: int, num_drafts: int, device: torch.device) -> ReplayTable:
+    """The longest replies of a recording, over again if there are fewer than sequences."""
+    from lossguard_mechanisms.replay.store import load_recording
+
+    recording = load_recording(path)
+    lengths = recording.replies.reply_lengths
+    order = sorted(range(recording.replies.num_requests), key=lambda row: -int(lengths[row]))
+    replies, chains = {}, {}
+    for row in range(batch):
+        source = order[row % len(order)]
+        replies[f"r{row}"] = recording.replies.reply(source).tolist()
+        chains[f"r{row}"] = recording.of_request(source).chain[:, :num_drafts].tolist()
+    return replay_table(replies, chains, device=device)
+
+
+def _requests(table: ReplayTable, batch: int, vocab_size: int) -> list[Request]:
+    generator = torch.Generator().manual_seed(2)
+    prompts = torch.randint(0, vocab_size, (batch, NUM_PROMPT), generator=generator).tolist()
+    longest = CAPACITY - NUM_PROMPT - table.num_drafts - 1
+    return [
+        Request(
+            id=name,
+            prompt_ids=tuple(prompt),
+            sampling=SamplingParams(max_tokens=min(length, longest), ignore_eos=True),
+            set="bench",
+            cluster=name,
+        )
+        for name, prompt, length in zip(table.request_ids, prompts, table.lengths, strict=True)
+    ]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="step times of the embedded engine with replayed targets")
+    parser.add_argument("--shapes", default="qwen3-8b,qwen3.5-4b")
+    parser.add_argument("--batches", default="1,8,32")
+    parser.add_argument("--drafts", type=int, default=7)
+    parser.add_argument("--acceptance", type=float, default=0.8)
+    parser.add_argument("--recording", default=None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also print where steps spend their time")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--out", type=Path, default=None)
+    return parser.parse_args()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _say(begun: float, text: str) -> None:
+    print(f"[{time.perf_counter() - begun:6.1f} s] {text}", flush=True)
+
+
+def _save(folder: Path | None, results: list[dict[str, Any]]) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "embedded_gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The engine ``embedded`` of lossguard: the loop of ``core`` behind the engine protocol.
+
+Nothing it reports decides anything: tokens, times and acceptance are the client's to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix, Pace
+from lossguard.engines.model_facts import read_model_facts
+from lossguard.engines.request_checks import RequestLimits, check_requests
+from lossguard.errors import EngineError
+from lossguard.records import Request, ServedOutput
+from lossguard_mechanisms.engine.facts import environment_facts
+from lossguard_mechanisms.engine.loading import SystemSpec
+from lossguard_mechanisms.engine.options import parse_options, resolve_dtype
+from lossguard_mechanisms.engine.session import Session
+
+SAMPLING = frozenset({"ignore_eos", "min_p", "min_tokens", "seed", "stop_ids", "temperature", "top_k", "top_p"})
+MAX_LOGPROBS = 100
+DRAFT_COLUMNS = frozenset({"accepted", "after_rejection", "block_position", "drafts", "steps"})
+
+
+class EmbeddedEngine:
+    """Serves through ``EngineCore``; see ``lossguard.engines.base.Engine`` for the contract of each method."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Reads options and ``config.json``; weights are loaded by the first ``serve``.
+
+        Raises UsageError LG0204 (options) or LG0206 (no model folder).
+        """
+        options = parse_options(spec)
+        facts = read_model_facts(spec.model_path)
+        self._spec = SystemSpec(name=spec.name, model_path=spec.model_path, options=options, facts=facts)
+        self._session = Session(self._spec)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """From options and ``config.json`` alone."""
+        options = self._spec.options
+        has_drafter = options.drafter is not None
+        return Capabilities(
+            sampling=SAMPLING,
+            max_logprobs=MAX_LOGPROBS,
+            test_logprobs=min(options.logprobs, MAX_LOGPROBS),
+            forced_decode=not has_drafter,
+            seeds=True,
+            telemetry=frozenset({"batch"}) | (DRAFT_COLUMNS if has_drafter else frozenset()),
+            logit_dtype=resolve_dtype(options, self._spec.facts)[0],
+            concurrency=options.slots,
+        )
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Options, versions, device and threads, with the reason of every automatic choice."""
+        return environment_facts(self._spec)
+
+    def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
+        """Yield outputs as they end.
+
+        Raises UsageError LG0207 or LG0208 before anything runs, LG1504 or EngineError LG1501 later.
+        """
+        self._check(requests)
+        return self._session.serve(self._ordered(requests), None)
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """As ``serve``, with at most ``pace.concurrency`` requests under way."""
+        self._check(requests)
+        return self._session.serve(self._ordered(requests), pace)
+
+    def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
+        """As the protocol says. Raises UsageError LG0207 or LG0208, EngineError LG1501 or LG1502."""
+        if self._spec.options.drafter is not None:
+            raise _no_forced_decode(self._spec.name)
+        self._check([prefix.request for prefix in batch])
+        return self._session.forced_decode(batch)
+
+    def close(self) -> None:
+        """Drop model and states; may be called twice."""
+        self._session.close()
+
+    def _check(self, requests: Sequence[Request]) -> None:
+        facts = self._spec.facts
+        limits = RequestLimits(
+            engine="embedded",
+            sampling=SAMPLING,
+            max_logprobs=MAX_LOGPROBS,
+            vocab_size=facts.vocab_size,
+            max_positions=facts.max_positions,
+        )
+        check_requests(requests, limits)
+
+    def _ordered(self, requests: Sequence[Request]) -> list[Request]:
+        if self._spec.options.order == "length":
+            return sorted(requests, key=lambda request: len(request.prompt_ids))
+        return list(requests)
+
+
+def create(spec: EngineSpec) -> EmbeddedEngine:
+    """The factory behind the entry point ``embedded`` of ``lossguard.engines``."""
+    return EmbeddedEngine(spec)
+
+
+def _no_forced_decode(name: str) -> EngineError:
+    return EngineError(
+        f"the system {name!r} verifies drafts and cannot be decoded along recorded replies",
+        why="forced decode shows what stock serves token by token",
+        fix="audit with a stock system that has no drafter",
+        code="LG1502",
+    )

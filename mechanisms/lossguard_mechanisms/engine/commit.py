@@ -1,0 +1,77 @@
+"""Commit and rollback: the only place where a verified tree changes keys, values, recurrent and convolution states.
+
+A verification writes keys and values past the committed ones, where nothing reads them, and leaves all other states as
+they were; what it learned of every node is in the stash. Rolling back is therefore doing nothing. Committing the path
+0 = n_0 .. n_m of a sequence gives, with w_j = exp(G_m - G_j),
+
+    S <- exp(G_m) S + sum over j on the path of w_j k_j u_j^T
+
+its convolution state becomes the window of n_m without its oldest column, and the path's keys and values move together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
+from lossguard_mechanisms.engine.tree import Path, Tree
+from lossguard_mechanisms.engine.verification import DeltaStash
+from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.targets.stateful import RecurrentSlots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeStash:
+    """What a verification leaves for the commit, delta layers in order."""
+
+    rows: Rows
+    tree: Tree
+    layout: PageLayout
+    sources: Tensor | None  # [B, N, width] of the convolution; None without delta layers
+    deltas: list[DeltaStash] = field(default_factory=list)
+    columns: list[Tensor] = field(default_factory=list)  # each [B, width - 1 + N, C]
+
+
+def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_values: PagedKeyValues) -> None:
+    """Make the tokens of ``path`` part of the sequences' states. A stash can be committed once."""
+    if not stash.tree.is_chain:
+        key_values.move(stash.layout, path.nodes)  # a chain's nodes are in place already
+    if stash.deltas:
+        last = path.nodes.gather(1, path.num_nodes[:, None] - 1)  # [B, 1]
+        _commit_recurrent(stash, path, last, recurrent)
+        _commit_convolution(stash, last, recurrent)
+
+
+def _commit_recurrent(stash: TreeStash, path: Path, last: Tensor, recurrent: RecurrentSlots) -> None:
+    keys = torch.stack([delta.keys for delta in stash.deltas])  # [layers, B, key heads, N, key_dim]
+    updates = torch.stack([delta.updates for delta in stash.deltas])  # [layers, B, heads, N, value_dim]
+    totals = torch.stack([delta.totals for delta in stash.deltas])  # [layers, B, heads, N]
+    end = totals.gather(-1, last[None, :, None, :].expand(*totals.shape[:-1], 1))
+    weights = (end - totals).masked_fill(~_on_path(path, stash.tree.num_nodes)[None, :, None], float("-inf")).exp()
+    groups = updates.shape[2] // keys.shape[2]
+    weighted = keys.repeat_interleave(groups, 2) * weights[..., None]
+    state = recurrent.recurrent.index_select(1, stash.rows.slots)
+    state = end.exp()[..., None] * state + weighted.transpose(-1, -2) @ updates
+    recurrent.recurrent.index_copy_(1, stash.rows.slots, state)
+
+
+def _commit_convolution(stash: TreeStash, last: Tensor, recurrent: RecurrentSlots) -> None:
+    assert stash.sources is not None, "delta layers have convolutions"
+    columns = torch.stack(stash.columns)  # [layers, B, width - 1 + N, C]
+    width = stash.sources.shape[-1]
+    window = stash.sources.gather(1, last[..., None].expand(-1, -1, width))[:, 0, 1:]  # [B, width - 1]
+    index = window[None, :, :, None].expand(columns.shape[0], -1, -1, columns.shape[-1])
+    after = columns.gather(2, index).transpose(2, 3)
+    recurrent.conv.index_copy_(1, stash.rows.slots, after.to(recurrent.conv.dtype))
+
+
+def _on_path(path: Path, num_nodes: int) -> Tensor:
+    """[B, N] bool."""
+    steps = torch.arange(path.nodes.shape[1], device=path.nodes.device)
+    is_valid = steps < path.num_nodes[:, None]
+    spare = torch.where(is_valid, path.nodes, num_nodes)  # one column more takes what lies past the end
+    marks = torch.zeros(path.nodes.shape[0], num_nodes + 1, dtype=torch.bool, device=path.nodes.device)
+    return marks.scatter(1, spare, value=True)[:, :num_nodes]

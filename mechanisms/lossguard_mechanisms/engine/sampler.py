@@ -1,0 +1,113 @@
+"""From logits to tokens: greedy, or by inverse transform with one counter-based number per row.
+
+A draw is the first token, in the order of ids, at which the cumulative probability exceeds the number. Small errors of
+the logits move it little, so that the same request with the same key gets the same token from any batch, up to ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lossguard.records import SamplingParams
+from lossguard_mechanisms.engine.counter_random import uniforms
+
+_STRETCHES = (128, 64, 32, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSampling:
+    """What one row of logits asks of the sampler."""
+
+    params: SamplingParams
+    key: int
+    position: int
+    """Absolute position of the token to be chosen."""
+    banned_ids: tuple[int, ...] = ()
+    """Stop ids, as long as ``min_tokens`` are not reached."""
+
+
+def choose(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+    """One token id [N] per row of ``logits`` [N, V]; ``rows`` has N entries."""
+    assert logits.shape[0] == len(rows), "one entry per row of logits"
+    allowed = _without_banned(logits, rows)
+    chosen = best_ids(allowed)
+    sampled = [index for index, row in enumerate(rows) if not row.params.is_greedy]
+    if sampled:
+        index = torch.tensor(sampled, device=logits.device)
+        chosen[index] = _draw(allowed[index].float(), [rows[at] for at in sampled])
+    return chosen
+
+
+def best_ids(logits: Tensor) -> Tensor:
+    """Argmax [N] of ``logits`` [N, V].
+
+    On a CPU torch finds the best of low-precision rows element by element; here the best stretch comes first, then its
+    best element, which leaves the first of equal ones first.
+    """
+    stretch = next((size for size in _STRETCHES if logits.shape[1] % size == 0), 1)
+    if logits.is_cuda or stretch == 1:
+        return logits.argmax(dim=-1)
+    stretches = logits.unflatten(1, (-1, stretch))
+    best = stretches.amax(dim=-1).float().argmax(dim=-1)
+    inside = stretches[torch.arange(logits.shape[0]), best].float().argmax(dim=-1)
+    ids: Tensor = best * stretch + inside
+    return ids
+
+
+def filtered_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Probabilities [N, V] in float32 after temperature, top-k, top-p and min-p, in transformers' order.
+
+    ``logits`` [N, V] float32; temperatures are over 0. Each filter keeps the tokens above a cut; those equal stay.
+    """
+    scaled = logits / _column(logits, [item.temperature for item in params])
+    cut = torch.full_like(scaled[:, :1], -torch.inf)
+    if any(item.top_k or item.top_p < 1.0 for item in params):
+        cut = torch.maximum(cut, _sorted_cut(scaled, params))
+    if any(item.min_p for item in params):
+        cut = torch.maximum(cut, scaled.amax(-1, keepdim=True) + _column(logits, [item.min_p for item in params]).log())
+    return scaled.masked_fill(scaled < cut, -torch.inf).softmax(-1)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-probabilities [N, V] in float32, before temperature and filters: what replies report."""
+    return logits.float().log_softmax(-1)
+
+
+def _draw(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+    probabilities = filtered_probabilities(logits, [row.params for row in rows])
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    keys = torch.tensor([row.key for row in rows], device=logits.device)
+    positions = torch.tensor([row.position for row in rows], device=logits.device)
+    wanted = uniforms(keys, positions)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+
+
+def _without_banned(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+    places = [(index, token) for index, row in enumerate(rows) for token in row.banned_ids]
+    if not places:
+        return logits
+    index = torch.tensor(places, device=logits.device)
+    return logits.index_put((index[:, 0], index[:, 1]), logits.new_tensor(-torch.inf))
+
+
+def _sorted_cut(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """The lowest scaled logit [N, 1] that top-k, then top-p, keep."""
+    vocab_size = scaled.shape[1]
+    ordered = scaled.sort(dim=-1, descending=True).values
+    counts = torch.tensor([min(item.top_k or vocab_size, vocab_size) for item in params], device=scaled.device)
+    by_count = ordered.gather(1, counts[:, None] - 1)
+    probabilities = ordered.masked_fill(ordered < by_count, -torch.inf).softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    num_kept = (before < _column(scaled, [item.top_p for item in params])).sum(-1, keepdim=True).clamp(min=1)
+    has_mass = torch.tensor([item.top_p < 1.0 for item in params], device=scaled.device)[:, None]
+    by_mass = torch.where(has_mass, ordered.gather(1, num_kept - 1), -torch.inf)
+    return torch.maximum(by_count, by_mass)
+
+
+def _column(like: Tensor, values: Sequence[float]) -> Tensor:
+    """[N, 1] in the dtype and on the device of ``like``."""
+    return like.new_tensor(values)[:, None]
