@@ -19,7 +19,7 @@ OLDEST_READY := $(OLDEST)/.ready
 OLDEST_TESTS := tests/pytest_plugin --ignore=tests/pytest_plugin/test_end_to_end.py \
   -k '(matrix or lost or devices or random or reruns or junit) and not n0'
 PINNED := -c requirements/constraints.txt
-CODE := lossguard lossguard_pytest.py mechanisms/lossguard_mechanisms suites/lossguard_suites benchmarks fixtures/train \
+CODE := lossguard lossguard_pytest.py kernels/lossguard_kernels mechanisms/lossguard_mechanisms suites/lossguard_suites benchmarks fixtures/train \
   tests tools
 TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/null),$(place)))
 
@@ -27,7 +27,7 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
-	mutation bench-scoring clean
+	mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -86,6 +86,11 @@ mutation: env ## mutants of lossguard/checks that tests/checks does not notice (
 
 bench-scoring: $(BENCH_READY) ## the scorer's speed beside lm-eval's
 	$(BIN)/python -m benchmarks.scoring
+
+# On a machine with a GPU: TORCH=a CUDA build. Results are kept, so a run may be cut and continued.
+bench-w12: env ## products with W12 weights beside cuBLAS, on a GPU
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[w12-cuda]'
+	PYTHONPATH=kernels:mechanisms $(BIN)/python -m lossguard_kernels.w12_gemm.bench $(BENCH_FLAGS)
 
 clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs, nor .servers)
 	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -22,7 +22,7 @@ from lossguard.errors import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("lossguard", "mechanisms", "suites", "benchmarks", "fixtures")
+CODE = ("lossguard", "kernels", "mechanisms", "suites", "benchmarks", "fixtures")
 SOURCES = tuple(path for place in CODE for path in sorted((ROOT / place).rglob("*.py")))
 PAGES = tuple(sorted((ROOT / "docs" / "errors").glob("*.md")))
 LITERAL = re.compile(r"""["'](LG\d{4})["']""")

@@ -1,0 +1,1 @@
+"""Device code of lossguard's mechanisms, one package per operator."""
