@@ -1,14 +1,11 @@
-"""The Triton kernel in Triton's interpreter. Memory that torch allocates is filled with NaN first."""
+"""The Triton kernel in Triton's interpreter (tests/conftest.py). Memory that torch allocates is filled with NaN first."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
-
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 from lossguard_kernels.w12_gemm import naive
 from lossguard_kernels.w12_gemm.operation import q_linear, w12_linear
