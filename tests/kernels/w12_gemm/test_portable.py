@@ -1,4 +1,4 @@
-"""The Triton kernel in Triton's interpreter (tests/conftest.py). Memory that torch allocates is filled with NaN first."""
+"""The Triton kernel in its interpreter (tests/conftest.py). Memory that torch allocates is filled with NaN first."""
 
 from __future__ import annotations
 
