@@ -1,7 +1,7 @@
 """Real servers judged by the whole gate: what is lossless passes, and each natural loss is found by the check for it.
 
 Two stocks: vLLM in float32, beside which other engines, speculation and bfloat16 are put; and llama.cpp in float32,
-beside its own speculation and its own quantisation. A loss that shows in a few replies is given a few.
+beside its own speculation and its own quantisation.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ pytestmark = pytest.mark.servers
 BUDGET = Budget(name="servers", num_requests=204, max_tokens=16, num_calibration=30)
 """The least that decides: in float32 stock has no mismatch, the margin is 0.1 points, and a PASS takes 200 clusters and
 no mismatch in 3,000 tokens (the upper bound is then 0.09983 points)."""
-FEW = Budget(name="servers-few", num_requests=48, max_tokens=16, num_calibration=30)
-"""Enough for a check that looks at every reply by itself."""
 DRAFTED = {"drafts": True, "accepted": True}
 CHOICES = ("rate", "event", "near-tie", "burst", "buckets")  # checks that look at which tokens were served
 
@@ -41,7 +39,6 @@ class Case:
     expect: dict[str, Any] = field(default_factory=dict)
     fails: tuple[str, ...] = ()  # checks that must FAIL
     may_fail: tuple[str, ...] = ()  # those that may FAIL beside them
-    budget: Budget = BUDGET
 
 
 STOCKS: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -53,12 +50,7 @@ CASES = {
     "sglang": Case(stock="vllm", table=lambda _gguf: sglang()),
     # Its attention on CPUs ignores the tree mask: some log-probabilities, and few tokens, are of other contexts.
     "sglang-ngram": Case(
-        stock="vllm",
-        table=lambda _gguf: NGRAM["sglang"],
-        expect=DRAFTED,
-        fails=("logprob",),
-        may_fail=CHOICES,
-        budget=FEW,
+        stock="vllm", table=lambda _gguf: NGRAM["sglang"], expect=DRAFTED, fails=("logprob",), may_fail=CHOICES
     ),
     "vllm-bf16": Case(
         stock="vllm", table=lambda _gguf: vllm(dtype="bfloat16"), fails=("rate", "logprob"), may_fail=CHOICES
@@ -76,31 +68,29 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def results(model: str, f32_gguf: Path) -> Callable[[Case], GateResult]:
-    """The run that a case belongs to: its stock once, and every candidate that has it and the budget."""
-    found: dict[tuple[str, str], GateResult] = {}
-
-    def result_of(case: Case) -> GateResult:
-        key = case.stock, case.budget.name
-        if key not in found:
-            found[key] = judged(case, model, f32_gguf)
-        return found[key]
-
-    return result_of
+def vllm_gate(model: str, f32_gguf: Path) -> GateResult:
+    """Every candidate that vLLM is the stock of."""
+    return judged("vllm", model, f32_gguf)
 
 
-def judged(case: Case, model: str, gguf: Path) -> GateResult:
-    """One run of the stock of a case, and of every candidate that has it and the budget."""
-    candidates = {name: one for name, one in CASES.items() if (one.stock, one.budget) == (case.stock, case.budget)}
-    systems = [_system("stock", STOCKS[case.stock](gguf), {})]
-    systems += [_system(name, one.table(gguf), one.expect) for name, one in candidates.items()]
+@pytest.fixture(scope="module")
+def llamacpp_gate(model: str, f32_gguf: Path) -> GateResult:
+    """Every candidate that llama.cpp is the stock of."""
+    return judged("llamacpp", model, f32_gguf)
+
+
+def judged(stock: str, model: str, gguf: Path) -> GateResult:
+    """One run of a stock, and every candidate that has it against it."""
+    candidates = {name: case for name, case in CASES.items() if case.stock == stock}
+    systems = [_system("stock", STOCKS[stock](gguf), {})]
+    systems += [_system(name, case.table(gguf), case.expect) for name, case in candidates.items()]
     config = Config(
         model=model,
         systems={system.name: system for system in systems},
         scorer=ScorerConfig(options={"dtype": "float32", "device": "cpu"}),
         prompts=PromptsConfig(sets=("demo",)),
     )
-    return run_gate(Plan(config, candidates=list(candidates), budget=case.budget, folder=ROOT / ".lossguard"))
+    return run_gate(Plan(config, candidates=list(candidates), budget=BUDGET, folder=ROOT / ".lossguard"))
 
 
 def _system(name: str, table: dict[str, Any], expect: dict[str, Any]) -> SystemConfig:
@@ -109,9 +99,9 @@ def _system(name: str, table: dict[str, Any], expect: dict[str, Any]) -> SystemC
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_verdict_and_the_check_behind_it(results: Callable[[Case], GateResult], name: str) -> None:
+def test_the_verdict_and_the_check_behind_it(request: pytest.FixtureRequest, name: str) -> None:
     case = CASES[name]
-    result = results(case)
+    result: GateResult = request.getfixturevalue(f"{case.stock}_gate")
     claim = result.claim(f"{name}/lossless")
     assert claim.verdict is (Verdict.FAIL if case.fails else Verdict.PASS), render_report(result.report)
     failed = {check.check for check in claim.evidence.checks if check.verdict is Verdict.FAIL}
