@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SHIPPED = {
+    "kernels/lossguard_kernels": "lossguard_kernels",
     "lossguard": "lossguard",
     "mechanisms/lossguard_mechanisms": "lossguard_mechanisms",
     "suites/lossguard_suites": "lossguard_suites",
@@ -27,6 +28,8 @@ DATA = {
     "lossguard/py.typed",
     "lossguard/report/schema/report-1.json",
     "lossguard/report/schema/session-1.json",
+    "lossguard_kernels/py.typed",
+    "lossguard_kernels/w12_gemm/gemm.cu",
     "lossguard_mechanisms/py.typed",
 }
 TIMEOUT_S = 300
