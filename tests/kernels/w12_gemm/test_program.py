@@ -88,11 +88,11 @@ def test_a_source_that_does_not_compile_shows_the_log(monkeypatch: pytest.Monkey
 
 def test_a_refused_call_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0))
-    monkeypatch.setattr(launching, "_driver", lambda: driver)
-    assert launching._call("cuThing", (0, "value")) == "value"
-    assert launching._call("cuThing", (0,)) is None
+    monkeypatch.setattr(launching, "driver_bindings", lambda: driver)
+    assert launching.call_driver("cuThing", (0, "value")) == "value"
+    assert launching.call_driver("cuThing", (0,)) is None
     with pytest.raises(EngineError, match="cuThing failed: 700") as caught:
-        launching._call("cuThing", (700,))
+        launching.call_driver("cuThing", (700,))
     assert caught.value.code == "LG1703"
 
 
