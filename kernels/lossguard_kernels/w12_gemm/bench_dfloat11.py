@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,8 @@ def main() -> None:
     parser.add_argument("--m", nargs="*", type=int, default=[1, 32])
     given = parser.parse_args()
     weights = [(torch.randn(*SHAPES[name]) * 0.02).to(torch.bfloat16) for name in given.shapes]
-    with ProcessPoolExecutor(len(weights)) as pool:  # before CUDA starts: processes are forked
+    processes = multiprocessing.get_context("spawn")  # a fork of a process whose torch has threads would hang
+    with ProcessPoolExecutor(len(weights), processes) as pool:
         coded = list(pool.map(encode, weights))
     decoder = Decoder()
     for name, one, parts in zip(given.shapes, weights, coded, strict=True):

@@ -19,11 +19,6 @@ constexpr int kWarpBands = BANDS;
 constexpr int kBands = BANDS * WARPS_N;
 constexpr int kColumnTiles = (X_ROWS + 7) / 8;
 constexpr int kConsumers = WARPS_N * WARPS_K;
-#ifdef ARRIVE_ALL
-constexpr int kReleases = 32;
-#else
-constexpr int kReleases = 1;
-#endif
 constexpr int kEscapers = 4 - (kConsumers + 2) % 4;  // whole quarters of warps: registers are dealt out by them
 constexpr int kThreads = 32 * (kConsumers + 2 + kEscapers);
 constexpr int kHiTile = 1024;  // bytes of 16 rows x 64 columns
@@ -36,11 +31,12 @@ constexpr int kSumBytes = (WARPS_K - 1) * kBands * kColumnTiles * 512;
 constexpr int kEscapeBytes = HI_ONLY ? 0 : kBands * kColumnTiles * 512;
 constexpr int kBarrierOffset = STAGES * kStageBytes + kSumBytes + kEscapeBytes;
 #ifndef WINDOW_BYTES
-#define WINDOW_BYTES 65536
+#define WINDOW_BYTES 32768
 #endif
 // Stages of weights on their way at a time: enough for the bandwidth. More would only lengthen the queue before memory, and with
 // it every other access: x, escapes, partial sums.
 constexpr int kWindow = (WINDOW_BYTES + kXOffset - 1) / kXOffset + 1;
+constexpr int kArrivingLanes = 1;  // one for its warp; 32 for racecheck, which follows no lane that speaks for others
 
 struct Problem {
     const byte* hi;
@@ -69,6 +65,12 @@ INLINE void barrier_init(word barrier, int count) {
 
 INLINE void barrier_arrive(word barrier) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+}
+
+// What a warp read or wrote is done with.
+INLINE void warp_arrive(word barrier, int lane) {
+    __syncwarp();
+    if (lane < kArrivingLanes) barrier_arrive(barrier);
 }
 
 INLINE void barrier_wait(word barrier, word parity) {
@@ -169,10 +171,10 @@ struct Barriers {
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(weights + 8 * stage, kWeightArrivals);
             barrier_init(x + 8 * stage, kXArrivals);
-            barrier_init(empty + 8 * stage, kReleases * kConsumers);
+            barrier_init(empty + 8 * stage, kArrivingLanes * kConsumers);
         }
-        barrier_init(escapes_full, kEscapers);
-        barrier_init(escapes_empty, WARPS_N);
+        barrier_init(escapes_full, kArrivingLanes * kEscapers);
+        barrier_init(escapes_empty, kArrivingLanes * WARPS_N);
     }
 };
 
@@ -524,8 +526,7 @@ INLINE void sum_escapes(const Problem& p, const Share& share, const Lane& lane, 
             bool wait = group == 0 && first == escaper * kBatch;
             sum_batch(p, lane, slice, start + first, min(kBatch, num_bands - first), wait, sums + first * kColumnTiles * 32);
         }
-        __syncwarp();
-        if (lane.index == 0) barrier_arrive(barriers.escapes_full);
+        warp_arrive(barriers.escapes_full, lane.index);
     }
 }
 
@@ -563,8 +564,7 @@ INLINE void add_escapes(const Lane& lane, const float4* sums, int group, int num
             }
         }
     }
-    __syncwarp();
-    if (lane.index == 0) barrier_arrive(barriers.escapes_empty);
+    warp_arrive(barriers.escapes_empty, lane.index);
 }
 
 INLINE word transposed_pair(float even, float odd) {
@@ -716,8 +716,7 @@ INLINE void multiply_stages(const Share& share, const Lane& lane, int num_mine, 
         for (int tile = lane.warp_k; tile < num_tiles; tile += WARPS_K) {
             multiply_tile<ALL>(stage, tile, lane, num_mine, acc);
         }
-        __syncwarp();
-        if (kReleases == 32 || lane.index == 0) barrier_arrive(barriers.empty + 8 * ring.stage);
+        warp_arrive(barriers.empty + 8 * ring.stage, lane.index);
         ring.advance();
     }
 }
