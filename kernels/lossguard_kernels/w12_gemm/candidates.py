@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from lossguard_kernels.w12_gemm.variants import Device, Launch, Variant, x_rows_for
 
 SLICES = (1, 2, 3, 4, 5, 6, 8, 11, 12)
-_BYTES_PER_MICROSECOND = 4.2e6
+_BYTES_PER_MICROSECOND = 4.4e6
 _CYCLES_PER_MICROSECOND = 1.75e3
-_START, _GROUP_END, _SPLIT = 2.5, 0.4, 1.5
+_START, _GROUP_END, _SPLIT = 1.5, 0.3, 1.0
+_X_SHARE = 0.5  # x comes from the L2 cache
 _REGISTERS_PER_LANE, _REGISTERS = 512, 64
 _MOST_STAGES, _FEWEST_STAGES = 16, 2
 _RING_BYTES = 208 << 10
@@ -109,7 +110,7 @@ def guessed_microseconds(launch: Launch, shape: Shape, device: Device) -> float:
     per_multiprocessor = -(-launch.parts * launch.slices // device.num_multiprocessors)
     share = _BYTES_PER_MICROSECOND / device.num_multiprocessors / per_multiprocessor
     weights = 1024 * (1.0 if variant.hi_only else 1.5) * bands * tiles
-    reading = (weights + groups * tiles * 128 * shape.m) / share
+    reading = (weights + _X_SHARE * groups * tiles * 128 * shape.m) / share
     cycles_per_tile = 250 + variant.bands * (80 + 25 * variant.column_tiles)
     decoding = groups * -(-tiles // variant.warps_k) * cycles_per_tile / _CYCLES_PER_MICROSECOND
     ending = _GROUP_END * min(groups, 4)
