@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further shape after this time")
     parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--m", nargs="*", type=int, default=[1, 8, 16, 32])
-    parser.add_argument("--candidates", type=int, default=24, help="launches of the model that are timed beside the known one")
+    parser.add_argument("--candidates", type=int, default=24, help="launches timed beside the known one")
     given = parser.parse_args()
     started = time.perf_counter()
     bandwidth = read_bandwidth()

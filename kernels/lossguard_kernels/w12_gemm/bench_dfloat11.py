@@ -1,8 +1,8 @@
 """DFloat11 beside W12 and cuBLAS: ``python -m lossguard_kernels.w12_gemm.bench_dfloat11``.
 
 DFloat11 (the package ``dfloat11``) keeps exponents in a Huffman code: about 11 bits a weight, decoded to bf16 in memory
-before torch's ``linear``. Its encoder is a loop of Python, a second for every million weights, so only the smaller shapes
-of the bench are compared. Timed as the bench does: graphs, operands rotated past the cache, medians.
+before torch's ``linear``. Its encoder is a loop of Python, a second for every million weights, so only the smaller
+shapes of the bench are compared. Timed as the bench does: graphs, operands rotated past the cache, medians.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import io
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,15 +138,19 @@ def _compare(name: str, weights: Tensor, coded: Coded, decoder: Decoder, ms: lis
     copies = [coded.copy_to_device() for _ in operands.coded]
     dense = torch.empty(SHAPES[name], dtype=torch.bfloat16, device="cuda")
     assert torch.equal(decoder(copies[0], dense, shared).cpu(), weights), "DFloat11 decodes to other weights"
+    bits = 8 * coded.num_bytes / weights.numel()
+    guess = max(4.0, weights.numel() / 2.2e6)
     for m in ms:
         x = torch.randn(m, SHAPES[name][1], device="cuda").to(torch.bfloat16)
-        guess = max(4.0, weights.numel() / 2.2e6)
-        ours = microseconds([lambda w=w: w12_linear(x, w) for w in operands.coded], guess)  # type: ignore[misc]
-        blas = microseconds([lambda w=w: linear(x, w) for w in operands.dense], guess)  # type: ignore[misc]
-        theirs = microseconds([lambda c=c: linear(x, decoder(c, dense, shared)) for c in copies], 8 * guess)  # type: ignore[misc]
-        bits = 8 * coded.num_bytes / weights.numel()
+        ours = microseconds([partial(w12_linear, x, w) for w in operands.coded], guess)
+        blas = microseconds([partial(linear, x, w) for w in operands.dense], guess)
+        theirs = microseconds([partial(_decode_and_multiply, x, c, dense, decoder, shared) for c in copies], 8 * guess)
         row = f"{name:10} m = {m:2}: linear {blas:6.1f} us, W12 {ours:6.1f}, DFloat11 and linear {theirs:7.1f}"
         print(f"{row}; x linear {blas / theirs:.2f}; {bits:.2f} bits a weight", flush=True)
+
+
+def _decode_and_multiply(x: Tensor, coded: Coded, dense: Tensor, decoder: Decoder, shared_bytes: int) -> Tensor:
+    return linear(x, decoder(coded, dense, shared_bytes))
 
 
 def main() -> None:
