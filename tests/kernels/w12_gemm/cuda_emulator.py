@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from lossguard_kernels.w12_gemm.launching import Problem
-from lossguard_kernels.w12_gemm.program import SOURCE
+from lossguard_kernels.w12_gemm.program import gemm_source
 from lossguard_kernels.w12_gemm.variants import Launch
 
 HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ class EmulatedKernel:
 
     def __init__(self, launch: Launch, architecture: int, folder: Path) -> None:
         source, library = folder / "gemm.cpp", folder / "gemm.so"
-        source.write_text('#include "emulator.hpp"\n' + _translated(SOURCE.read_text(encoding="utf-8")) + RUNNER)
+        source.write_text('#include "emulator.hpp"\n' + _translated(gemm_source()) + RUNNER)
         defines = [*launch.variant.defines(), "-DWINDOW_BYTES=1024", f"-DEMULATED_ARCHITECTURE={architecture * 10}"]
         options = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-pthread", f"-I{HERE}", *defines]
         subprocess.run(["g++", *options, str(source), "-o", str(library)], check=True)

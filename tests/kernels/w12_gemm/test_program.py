@@ -54,7 +54,7 @@ def test_another_architecture_form_or_source_is_compiled_anew(compiled: list[tup
 
 
 def test_every_parameter_of_the_source_is_set() -> None:
-    source = program.SOURCE.read_text(encoding="utf-8")
+    source = program.gemm_source()
     given = {re.fullmatch(r"-D(\w+)=\d+", option)[1] for option in VARIANT.defines()}  # type: ignore[index]
     assert all(re.search(rf"\b{name}\b", source) for name in given)
 
@@ -105,7 +105,7 @@ def test_an_old_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arguments_have_the_layout_of_the_source() -> None:
-    source = program.SOURCE.read_text(encoding="utf-8")
+    source = program.gemm_source()
     body = source[source.index("struct Problem {") : source.index("};", source.index("struct Problem {"))]
     declared = re.findall(r"(\w+)(?=[,;])", re.sub(r"//[^\n]*", "", body))
     assert declared == [field[0] for field in launching.Problem._fields_]
