@@ -27,12 +27,9 @@ constexpr int kStageBytes = (kXOffset + X_ROWS * kXRowBytes + 127) / 128 * 128;
 constexpr int kSumBytes = (WARPS_K - 1) * kBands * kColumnTiles * 512;
 constexpr int kEscapeBytes = HI_ONLY ? 0 : kBands * kColumnTiles * 512;
 constexpr int kBarrierOffset = STAGES * kStageBytes + kSumBytes + kEscapeBytes;
-#ifndef WINDOW_BYTES
-#define WINDOW_BYTES 32768
-#endif
 // Stages of weights on their way at a time: enough for the bandwidth. More would only lengthen the queue before memory, and with
 // it every other access: x, escapes, partial sums.
-constexpr int kWindow = (WINDOW_BYTES + kXOffset - 1) / kXOffset + 1;
+constexpr int kWindow = 2;
 constexpr int kArrivingLanes = 1;  // one for its warp; 32 for racecheck, which follows no lane that speaks for others
 
 struct Problem {

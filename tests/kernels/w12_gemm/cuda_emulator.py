@@ -46,7 +46,7 @@ class EmulatedKernel:
     def __init__(self, launch: Launch, architecture: int, folder: Path) -> None:
         source, library = folder / "gemm.cpp", folder / "gemm.so"
         source.write_text('#include "emulator.hpp"\n' + _translated(gemm_source()) + RUNNER)
-        defines = [*launch.variant.defines(), "-DWINDOW_BYTES=1024", f"-DEMULATED_ARCHITECTURE={architecture * 10}"]
+        defines = [*launch.variant.defines(), f"-DEMULATED_ARCHITECTURE={architecture * 10}"]
         options = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-pthread", f"-I{HERE}", *defines]
         subprocess.run(["g++", *options, str(source), "-o", str(library)], check=True)
         self._run = ctypes.CDLL(str(library)).run
