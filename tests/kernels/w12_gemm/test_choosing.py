@@ -46,6 +46,7 @@ def test_launches_cover_every_shape(num_bands: int, num_tiles: int, m: int) -> N
     assert found
     for launch in found:
         assert 1 <= launch.parts <= num_bands
+        assert (launch.parts - 1) * -(-num_bands // launch.parts) < num_bands  # fewer blocks would be no slower
         assert 1 <= launch.slices <= num_tiles
         assert launch.parts * launch.slices <= 132 * launch.variant.min_blocks
         assert launch.variant.x_rows == x_rows_for(m)

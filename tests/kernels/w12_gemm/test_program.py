@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lossguard.errors import EngineError, UsageError
-from lossguard_kernels.w12_gemm import cublaslt, launching, program
+from lossguard_kernels.w12_gemm import bench_dfloat11, cublaslt, launching, program
 from lossguard_kernels.w12_gemm.variants import Variant
 
 VARIANT = Variant(x_rows=1, bands=2, warps_n=1, warps_k=8, k_tiles=8, stages=4)
@@ -111,3 +111,16 @@ def test_arguments_have_the_layout_of_the_source() -> None:
     assert declared == [field[0] for field in launching.Problem._fields_]
     assert ctypes.sizeof(launching.Problem) == 11 * 8 + 7 * 4 + 4
     assert ctypes.sizeof(cublaslt._Heuristic) == 96
+
+
+def test_a_rival_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_dfloat11.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageError) as caught:
+        bench_dfloat11.encode(torch.zeros(16, 16, dtype=torch.bfloat16))
+    assert caught.value.code == "LG1709"
+
+
+def test_the_source_is_one_text_with_the_lines_of_its_files() -> None:
+    source = program.gemm_source()
+    assert [source.count(f'#line 1 "{name}"\n') for name in program.GEMM_PARTS] == [1, 1]
+    assert source.index("struct Problem") < source.index("w12_gemm(const Problem p)")
