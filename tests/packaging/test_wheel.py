@@ -30,6 +30,7 @@ DATA = {
     "lossguard/report/schema/session-1.json",
     "lossguard_kernels/py.typed",
     "lossguard_kernels/w12_gemm/gemm.cu",
+    "lossguard_kernels/w12_gemm/memory.cu",
     "lossguard_mechanisms/py.typed",
 }
 TIMEOUT_S = 300

@@ -12,20 +12,23 @@ from dataclasses import dataclass, replace
 
 from lossguard_kernels.w12_gemm.variants import Device, Launch, Variant, x_rows_for
 
-SLICES = (1, 2, 3, 4, 6, 8, 11, 12)
-_BYTES_PER_MICROSECOND = 4.2e6
+SLICES = (1, 2, 3, 4, 5, 6, 8, 11, 12)
+_BYTES_PER_MICROSECOND = 4.4e6
 _CYCLES_PER_MICROSECOND = 1.75e3
-_START, _GROUP_END, _SPLIT = 2.5, 0.4, 1.5
+_START, _GROUP_END, _SPLIT = 1.5, 0.3, 1.0
+_X_SHARE = 0.5  # x comes from the L2 cache
 _REGISTERS_PER_LANE, _REGISTERS = 512, 64
 _MOST_STAGES, _FEWEST_STAGES = 16, 2
 _RING_BYTES = 208 << 10
 _SMALL_M = (
-    (1, 1, 8, 8), (2, 1, 8, 8), (3, 1, 8, 8), (4, 1, 8, 8), (2, 2, 4, 4), (3, 2, 4, 4), (2, 4, 2, 2), (2, 5, 2, 2),
-    (2, 8, 1, 2), (2, 9, 1, 2), (3, 6, 1, 2), (2, 9, 1, 1),
+    (1, 1, 8, 8), (2, 1, 8, 8), (3, 1, 8, 8), (4, 1, 8, 8), (1, 2, 8, 8), (1, 3, 4, 8), (2, 2, 4, 4), (3, 2, 4, 4),
+    (2, 4, 2, 2), (1, 4, 2, 4), (1, 7, 2, 4), (2, 5, 2, 2), (1, 10, 1, 2), (2, 8, 1, 2), (2, 9, 1, 2), (3, 6, 1, 2),
+    (2, 9, 1, 1),
 )  # fmt: skip
 _LARGE_M = (
-    (1, 8, 1, 2), (2, 8, 1, 2), (1, 10, 1, 2), (2, 9, 1, 2), (1, 12, 1, 2), (2, 5, 2, 2), (3, 6, 1, 2), (2, 9, 1, 1),
-    (2, 4, 2, 4), (3, 4, 2, 2), (2, 6, 2, 2), (2, 7, 1, 2), (2, 4, 1, 2), (2, 6, 1, 1), (3, 4, 1, 1), (2, 8, 1, 1),
+    (1, 8, 1, 2), (2, 8, 1, 2), (1, 10, 1, 2), (2, 9, 1, 2), (1, 12, 1, 2), (1, 15, 1, 2), (1, 6, 2, 4), (1, 8, 2, 2),
+    (2, 4, 2, 2), (2, 4, 2, 4), (2, 5, 2, 2), (3, 6, 1, 2), (2, 9, 1, 1), (3, 4, 2, 2), (2, 6, 2, 2), (2, 7, 1, 2),
+    (2, 4, 1, 2), (2, 6, 1, 1), (3, 4, 1, 1), (2, 8, 1, 1),
 )  # fmt: skip
 _FORMS = {1: _SMALL_M, 8: _SMALL_M, 16: _LARGE_M, 32: _LARGE_M, 64: _LARGE_M}
 """bands, warps_n, warps_k, k_tiles."""
@@ -57,7 +60,7 @@ def variants_for(x_rows: int, device: Device, *, hi_only: bool = False) -> tuple
                 hi_only=hi_only,
             )
             room = min(_RING_BYTES // min_blocks, device.shared_bytes_per_block // min_blocks - 1024)
-            stages = min(_MOST_STAGES, (room - form.shared_bytes) // (form.stage_bytes + 16) + 1)
+            stages = min(_MOST_STAGES, (room - form.shared_bytes) // (form.stage_bytes + 24) + 1)
             if stages >= _FEWEST_STAGES and _has_registers(form):
                 found.append(replace(form, stages=stages))
     return tuple(found)
@@ -81,8 +84,9 @@ def candidates(shape: Shape, device: Device) -> tuple[Launch, ...]:
         for num_per_multiprocessor in range(1, variant.min_blocks + 1):
             num_blocks = device.num_multiprocessors * num_per_multiprocessor
             for slices in SLICES:
-                parts = min(num_blocks // slices, shape.num_bands)
-                if parts >= 1 and slices * variant.k_tiles * 2 <= max(shape.num_tiles, 2 * variant.k_tiles):
+                most = max(1, min(num_blocks // slices, shape.num_bands))
+                parts = -(-shape.num_bands // -(-shape.num_bands // most))  # no block without its share
+                if slices <= num_blocks and slices * variant.k_tiles * 2 <= max(shape.num_tiles, 2 * variant.k_tiles):
                     launches.append(Launch(variant=variant, parts=parts, slices=slices))
     return tuple(sorted(launches, key=lambda launch: guessed_microseconds(launch, shape, device)))
 
@@ -107,7 +111,7 @@ def guessed_microseconds(launch: Launch, shape: Shape, device: Device) -> float:
     per_multiprocessor = -(-launch.parts * launch.slices // device.num_multiprocessors)
     share = _BYTES_PER_MICROSECOND / device.num_multiprocessors / per_multiprocessor
     weights = 1024 * (1.0 if variant.hi_only else 1.5) * bands * tiles
-    reading = (weights + groups * tiles * 128 * shape.m) / share
+    reading = (weights + _X_SHARE * groups * tiles * 128 * shape.m) / share
     cycles_per_tile = 250 + variant.bands * (80 + 25 * variant.column_tiles)
     decoding = groups * -(-tiles // variant.warps_k) * cycles_per_tile / _CYCLES_PER_MICROSECOND
     ending = _GROUP_END * min(groups, 4)

@@ -83,3 +83,13 @@ def blas_refused(call: str, status: int) -> EngineError:
         fix="run with a CUDA build of torch; a status is explained in the documentation of cuBLAS",
         code="LG1708",
     )
+
+
+def missing_rival(package: str) -> UsageError:
+    """A package to compare with is not there."""
+    return UsageError(
+        f"the package {package} is not installed",
+        why="the comparison with DFloat11 runs its own encoder and its own kernel",
+        fix="pip install --no-deps dfloat11 dahuffman==0.4.2 tqdm",
+        code="LG1709",
+    )

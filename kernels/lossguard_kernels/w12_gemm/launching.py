@@ -123,10 +123,10 @@ class _Grid:
 
 
 def _attribute(index: int, name: str) -> int:
-    driver = _driver()
-    device = _call("cuDeviceGet", driver.cuDeviceGet(index))
+    driver = driver_bindings()
+    device = call_driver("cuDeviceGet", driver.cuDeviceGet(index))
     attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    return int(_call("cuDeviceGetAttribute", driver.cuDeviceGetAttribute(attribute, device)))
+    return int(call_driver("cuDeviceGetAttribute", driver.cuDeviceGetAttribute(attribute, device)))
 
 
 def _index(device: torch.device) -> int:
@@ -141,10 +141,10 @@ def _architecture(index: int) -> int:
 
 @functools.cache
 def _gemm_function(variant: Variant, index: int) -> Any:
-    driver = _driver()
+    driver = driver_bindings()
     function = _functions(gemm_code(variant, _architecture(index)), index, b"w12_gemm")[0]
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _call("cuFuncSetAttribute", driver.cuFuncSetAttribute(function, attribute, variant.shared_bytes))
+    call_driver("cuFuncSetAttribute", driver.cuFuncSetAttribute(function, attribute, variant.shared_bytes))
     return function
 
 
@@ -154,15 +154,15 @@ def _decode_functions(index: int) -> tuple[Any, ...]:
 
 
 def _functions(code: bytes, index: int, *names: bytes) -> tuple[Any, ...]:
-    driver = _driver()
+    driver = driver_bindings()
     with torch.cuda.device(index):
         torch.cuda.current_stream()  # the context of the device is current from here on
-        module = _call("cuModuleLoadData", driver.cuModuleLoadData(code))
-        return tuple(_call("cuModuleGetFunction", driver.cuModuleGetFunction(module, name)) for name in names)
+        module = call_driver("cuModuleLoadData", driver.cuModuleLoadData(code))
+        return tuple(call_driver("cuModuleGetFunction", driver.cuModuleGetFunction(module, name)) for name in names)
 
 
 def _launch(function: Any, grid: _Grid, argument: ctypes.Structure, index: int) -> None:
-    driver = _driver()
+    driver = driver_bindings()
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid.num_blocks, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = grid.num_threads, 1, 1
@@ -174,19 +174,20 @@ def _launch(function: Any, grid: _Grid, argument: ctypes.Structure, index: int) 
         overlap.value.programmaticStreamSerializationAllowed = 1
         config.attrs, config.numAttrs = [overlap], 1
     pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-    _call("cuLaunchKernelEx", driver.cuLaunchKernelEx(config, function, ctypes.addressof(pointers), 0))
+    call_driver("cuLaunchKernelEx", driver.cuLaunchKernelEx(config, function, ctypes.addressof(pointers), 0))
 
 
-def _call(name: str, returned: tuple[Any, ...]) -> Any:
+def call_driver(name: str, returned: tuple[Any, ...]) -> Any:
     """The value of a driver call. Raises EngineError LG1703."""
     status = returned[0]
-    if status != _driver().CUresult.CUDA_SUCCESS:
+    if status != driver_bindings().CUresult.CUDA_SUCCESS:
         raise driver_refused(name, str(status))
     return returned[1] if len(returned) > 1 else None
 
 
 @functools.cache
-def _driver() -> Any:
+def driver_bindings() -> Any:
+    """CUDA's driver. Raises UsageError LG1701."""
     try:
         from cuda.bindings import driver
     except ModuleNotFoundError as error:

@@ -14,8 +14,7 @@ import platformdirs
 from lossguard_kernels.w12_gemm.failures import cannot_compile, missing_compiler
 from lossguard_kernels.w12_gemm.variants import Variant
 
-SOURCE = Path(__file__).with_name("gemm.cu")
-DECODE_SOURCE = Path(__file__).with_name("decode.cu")
+GEMM_PARTS = ("memory.cu", "gemm.cu")
 CACHE_VARIABLE = "LOSSGUARD_KERNEL_CACHE"
 LOWEST_ARCHITECTURE = 80
 
@@ -26,24 +25,33 @@ def cache_folder() -> Path:
     return Path(given) if given else platformdirs.user_cache_path("lossguard") / "kernels"
 
 
+def gemm_source() -> str:
+    """CUDA C++ of the product: its files one after the other, each with its own line numbers."""
+    return "".join(f'#line 1 "{name}"\n{_text(name)}' for name in GEMM_PARTS)
+
+
 def gemm_code(variant: Variant, architecture: int) -> bytes:
     """Machine code of one variant for an architecture such as 90. Raises UsageError LG1701 or EngineError LG1702."""
-    return _code(SOURCE, variant.defines(), architecture)
+    return _code("gemm.cu", gemm_source(), variant.defines(), architecture)
 
 
 def decode_code(architecture: int) -> bytes:
     """Machine code of the decoder. Raises UsageError LG1701 or EngineError LG1702."""
-    return _code(DECODE_SOURCE, (), architecture)
+    return _code("decode.cu", _text("decode.cu"), (), architecture)
 
 
-def _code(source: Path, defines: tuple[str, ...], architecture: int) -> bytes:
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _code(name: str, source: str, defines: tuple[str, ...], architecture: int) -> bytes:
     options = (f"--gpu-architecture=sm_{architecture}", "--std=c++17", "-lineinfo", *defines)
-    text = source.read_bytes()
+    text = source.encode()
     key = hashlib.sha256(repr(options).encode() + text).hexdigest()[:32]
-    kept = cache_folder() / f"{source.stem}-{key}.cubin"
+    kept = cache_folder() / f"{name.removesuffix('.cu')}-{key}.cubin"
     if kept.is_file():
         return kept.read_bytes()
-    code = compile_source(text, source.name, options)
+    code = compile_source(text, name, options)
     kept.parent.mkdir(parents=True, exist_ok=True)
     partial = kept.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(code)

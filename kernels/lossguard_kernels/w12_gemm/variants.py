@@ -33,8 +33,8 @@ class Variant:
 
     @property
     def num_threads(self) -> int:
-        """Consumer warps and two producer warps."""
-        return 32 * (self.warps_n * self.warps_k + 2)
+        """Consumer warps, two producer warps, and one to four for escapes, so that a quarter of them is whole."""
+        return 32 * ((self.warps_n * self.warps_k + 2) // 4 + 1) * 4
 
     @property
     def column_tiles(self) -> int:
@@ -52,7 +52,8 @@ class Variant:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         sums = (self.warps_k - 1) * self.block_bands * self.column_tiles * 512
-        return self.stages * self.stage_bytes + sums + 16 * self.stages
+        escapes = 0 if self.hi_only else self.block_bands * self.column_tiles * 512
+        return self.stages * self.stage_bytes + sums + escapes + 24 * self.stages + 16
 
     def defines(self) -> tuple[str, ...]:
         """The compiler's options."""

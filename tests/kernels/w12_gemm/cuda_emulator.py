@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 from lossguard_kernels.w12_gemm.launching import Problem
-from lossguard_kernels.w12_gemm.program import SOURCE
+from lossguard_kernels.w12_gemm.program import gemm_source
 from lossguard_kernels.w12_gemm.variants import Launch
 
 HERE = Path(__file__).parent
 REPLACED = (
-    "shared_address", "barrier_init", "barrier_arrive", "barrier_wait", "consumers_sync", "device_fence",
+    "shared_address", "barrier_init", "barrier_arrive", "barrier_wait", "consumers_sync", "count_arrival",
     "wait_for_predecessor", "let_successor_start", "elected", "streaming_policy", "expect_bytes", "copy_weights",
     "copy_x", "copy_16", "arrive_when_copied", "mma", "times", "load_16", "load_8", "transposed_pair",
 )  # fmt: skip
@@ -21,7 +21,7 @@ RUNNER = """
 extern "C" void run(const Problem* p, int blocks) {
     for (int number = 0; number < blocks; ++number) {
         Block state;
-        state.memory.assign(kBarrierOffset + 16 * STAGES, 0xFF);
+        state.memory.assign(kBarrierOffset + 24 * STAGES + 16, 0xFF);
         for (int w = 0; w < kThreads / 32; ++w) state.warps.push_back(std::make_unique<Warp>());
         state.everyone = std::make_unique<std::barrier<>>(kThreads);
         state.consumers = std::make_unique<std::barrier<>>(32 * kConsumers);
@@ -45,7 +45,7 @@ class EmulatedKernel:
 
     def __init__(self, launch: Launch, architecture: int, folder: Path) -> None:
         source, library = folder / "gemm.cpp", folder / "gemm.so"
-        source.write_text('#include "emulator.hpp"\n' + _translated(SOURCE.read_text(encoding="utf-8")) + RUNNER)
+        source.write_text('#include "emulator.hpp"\n' + _translated(gemm_source()) + RUNNER)
         defines = [*launch.variant.defines(), f"-DEMULATED_ARCHITECTURE={architecture * 10}"]
         options = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-pthread", f"-I{HERE}", *defines]
         subprocess.run(["g++", *options, str(source), "-o", str(library)], check=True)

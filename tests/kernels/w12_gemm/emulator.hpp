@@ -55,7 +55,6 @@ static Warp& warp() { return *block->warps[threadIdx.x / 32]; }
 static int lane_index() { return threadIdx.x % 32; }
 static void __syncwarp() { warp().gate.arrive_and_wait(); }
 static void __syncthreads() { block->everyone->arrive_and_wait(); }
-static void device_fence() {}
 static int min(int a, int b) { return a < b ? a : b; }
 static int max(int a, int b) { return a > b ? a : b; }
 static float __int_as_float(int bits) { float v; std::memcpy(&v, &bits, 4); return v; }
@@ -63,6 +62,8 @@ static unsigned float_bits(float v) { unsigned bits; std::memcpy(&bits, &v, 4); 
 static void __stcg(float4* target, float4 v) { *target = v; }
 static float4 __ldcg(const float4* source) { return *source; }
 static int atomicAdd(int* target, int value) { int before = *target; *target += value; return before; }
+
+static int count_arrival(int* counter) { return atomicAdd(counter, 1); }
 
 static int __shfl_sync(unsigned, int value, int source) {
     if (lane_index() == source) warp().value = value;

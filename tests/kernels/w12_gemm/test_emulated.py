@@ -26,6 +26,7 @@ CASES = {
     "slices and groups": (90, variant(8, 1, (2, 1), 1, 2), (100, 400), 5, (2, 3)),
     "older copies": (80, variant(8, 2, (2, 1), 2, 2), (100, 400), 8, (1, 3)),
     "16 rows, both kinds of warps": (90, variant(16, 1, (2, 2), 2, 2), (64, 192), 13, (1, 1)),
+    "more stages than are on their way": (90, variant(8, 1, (1, 1), 1, 5), (48, 700), 3, (1, 1)),
     "32 rows": (80, variant(32, 2, (1, 2), 2, 2), (48, 320), 30, (1, 2)),
     "64 rows": (90, variant(64, 2, (1, 1), 1, 2), (48, 150), 64, (3, 2)),
 }

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lossguard.errors import EngineError, UsageError
-from lossguard_kernels.w12_gemm import cublaslt, launching, program
+from lossguard_kernels.w12_gemm import bench_dfloat11, cublaslt, launching, program
 from lossguard_kernels.w12_gemm.variants import Variant
 
 VARIANT = Variant(x_rows=1, bands=2, warps_n=1, warps_k=8, k_tiles=8, stages=4)
@@ -54,7 +54,7 @@ def test_another_architecture_form_or_source_is_compiled_anew(compiled: list[tup
 
 
 def test_every_parameter_of_the_source_is_set() -> None:
-    source = program.SOURCE.read_text(encoding="utf-8")
+    source = program.gemm_source()
     given = {re.fullmatch(r"-D(\w+)=\d+", option)[1] for option in VARIANT.defines()}  # type: ignore[index]
     assert all(re.search(rf"\b{name}\b", source) for name in given)
 
@@ -88,11 +88,11 @@ def test_a_source_that_does_not_compile_shows_the_log(monkeypatch: pytest.Monkey
 
 def test_a_refused_call_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0))
-    monkeypatch.setattr(launching, "_driver", lambda: driver)
-    assert launching._call("cuThing", (0, "value")) == "value"
-    assert launching._call("cuThing", (0,)) is None
+    monkeypatch.setattr(launching, "driver_bindings", lambda: driver)
+    assert launching.call_driver("cuThing", (0, "value")) == "value"
+    assert launching.call_driver("cuThing", (0,)) is None
     with pytest.raises(EngineError, match="cuThing failed: 700") as caught:
-        launching._call("cuThing", (700,))
+        launching.call_driver("cuThing", (700,))
     assert caught.value.code == "LG1703"
 
 
@@ -105,9 +105,22 @@ def test_an_old_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arguments_have_the_layout_of_the_source() -> None:
-    source = program.SOURCE.read_text(encoding="utf-8")
+    source = program.gemm_source()
     body = source[source.index("struct Problem {") : source.index("};", source.index("struct Problem {"))]
     declared = re.findall(r"(\w+)(?=[,;])", re.sub(r"//[^\n]*", "", body))
     assert declared == [field[0] for field in launching.Problem._fields_]
     assert ctypes.sizeof(launching.Problem) == 11 * 8 + 7 * 4 + 4
     assert ctypes.sizeof(cublaslt._Heuristic) == 96
+
+
+def test_a_rival_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_dfloat11.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageError) as caught:
+        bench_dfloat11.encode(torch.zeros(16, 16, dtype=torch.bfloat16))
+    assert caught.value.code == "LG1709"
+
+
+def test_the_source_is_one_text_with_the_lines_of_its_files() -> None:
+    source = program.gemm_source()
+    assert [source.count(f'#line 1 "{name}"\n') for name in program.GEMM_PARTS] == [1, 1]
+    assert source.index("struct Problem") < source.index("w12_gemm(const Problem p)")
