@@ -1,4 +1,4 @@
-"""The W12 plug-ins in real servers on the CPU: found by their entry points, and token for token what bf16 weights serve."""
+"""The W12 plug-ins in real servers on the CPU: found by entry points, and token for token what bf16 weights serve."""
 
 from __future__ import annotations
 

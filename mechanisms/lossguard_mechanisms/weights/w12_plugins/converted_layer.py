@@ -56,7 +56,7 @@ class RollCall:
 
 
 def convert_layer(layer: nn.Module, roll: RollCall) -> None:
-    """Replace ``layer.weight`` [outputs, inputs], bf16, by W12 where the format fits it; other layers stay, with a reason."""
+    """Replace ``layer.weight`` [outputs, inputs], bf16, by W12 where the format fits it; others stay, with a reason."""
     decision = decide(layer.weight)
     if decision.coded is None:
         roll.left.append(f"{getattr(layer, 'prefix', type(layer).__name__)} ({decision.reason})")
@@ -68,7 +68,7 @@ def convert_layer(layer: nn.Module, roll: RollCall) -> None:
 
 
 def multiply(layer: nn.Module, inputs: Tensor, bias: Tensor | None, roll: RollCall) -> Tensor:
-    """``inputs`` [..., inputs] in bf16 -> [..., outputs]: on a GPU by ``lossguard::w12_linear``, on a CPU decoded first.
+    """``inputs`` [..., inputs] in bf16 -> [..., outputs]; on a GPU by ``lossguard::w12_linear``, else decoded first.
 
     Raises UsageError LG1704.
     """

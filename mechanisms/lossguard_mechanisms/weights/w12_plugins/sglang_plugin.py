@@ -1,7 +1,7 @@
 """W12 in SGLang: ``--quantization w12`` converts the linear layers and an untied head once they are loaded.
 
-SGLang finds ``register`` through its entry points ``sglang.srt.plugins``. Embeddings, heads that are tied to them and experts
-stay in bf16.
+SGLang finds ``register`` through its entry points ``sglang.srt.plugins``. Embeddings, heads that are tied to them and
+experts stay in bf16.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from sglang.srt.layers import quantization as methods
 from sglang.srt.layers.linear import LinearBase
-from sglang.srt.layers.quantization.base_config import QuantizationConfig
+from sglang.srt.layers.quantization.base_config import LinearMethodBase, QuantizationConfig
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
 from sglang.srt.server_args import add_quantization_method_choices
@@ -24,13 +24,15 @@ from lossguard_mechanisms.weights.w12_plugins.failures import converted_folder
 log = logging.getLogger("lossguard.w12")
 
 
-class W12Method(UnquantizedLinearMethod):
+class W12Method(LinearMethodBase):
     """Loads a layer as an unquantized one and multiplies from W12 afterwards."""
 
     def __init__(self, roll: RollCall) -> None:
         """``roll`` counts the layers of a model."""
         super().__init__()
         self.roll = roll
+
+    create_weights = UnquantizedLinearMethod.create_weights  # no subclass of it: engines take those to have a weight
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Convert what was loaded, on the device where it is."""

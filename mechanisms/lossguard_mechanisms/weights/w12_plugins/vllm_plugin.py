@@ -1,7 +1,7 @@
 """W12 in vLLM: ``--quantization w12`` converts the linear layers and the head once they are loaded.
 
-vLLM finds ``register`` through its entry points ``vllm.general_plugins``. Embeddings and experts stay in bf16; a head that is tied to
-an embedding is kept twice, dense for lookups and in W12 for the product.
+vLLM finds ``register`` through its entry points ``vllm.general_plugins``. Embeddings and experts stay in bf16; a head that
+is tied to an embedding is kept twice, dense for lookups and in W12 for the product.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from vllm.logger import init_logger
-from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -22,15 +22,15 @@ from lossguard_mechanisms.weights.w12_plugins.failures import converted_folder
 log = init_logger("vllm.lossguard.w12")  # vLLM shows what is logged under its own name
 
 
-class W12Method(UnquantizedLinearMethod):
+class W12Method(LinearMethodBase):
     """Loads a layer as an unquantized one and multiplies from W12 afterwards."""
-
-    supports_pre_processed_weights = False
 
     def __init__(self, roll: RollCall) -> None:
         """``roll`` counts the layers of a model."""
         super().__init__()
         self.roll = roll
+
+    create_weights = UnquantizedLinearMethod.create_weights  # no subclass of it: engines take those to have a weight
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Convert what was loaded, on the device where it is."""
