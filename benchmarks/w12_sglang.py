@@ -3,10 +3,10 @@
     python -m benchmarks.w12_sglang --out DIR [--model DIR] [--batches 1,32] [--rounds 6] [--seconds 400]
 
 Without ``--model`` the model is of Qwen3-8B's shape with random weights (``--load-format dummy``). The environment must
-hold SGLang and lossguard with its entry points. Tokens per second are ``batch * (more - fewer) / (time of more - time of fewer)``,
-both measured by this client, so that prompts do not count; sides alternate, and the ratio is that of neighbours. Each
-server has the same budget of memory, whose pool of keys and values SGLang prints. Profiles list the kernels of a few
-steps by name and grid.
+hold SGLang and lossguard with its entry points. Tokens per second are those by which a long reply exceeds a short one,
+over the difference of their times as this client measures them, so that prompts do not count; sides alternate, and the
+ratio is that of neighbours. Each server has the same budget of memory, whose pool of keys and values SGLang prints.
+Profiles list the kernels of a few steps by name and grid.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -140,6 +141,7 @@ def main() -> None:
     servers: dict[str, Server] = {}
     results: dict[str, Any] = {}
     free_at_first = _free_memory()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended however this ends
     try:
         for port, name in enumerate(arguments.sides.split(","), start=30100):
             fraction = BUDGET * free_at_first / _free_memory()

@@ -1,7 +1,7 @@
 """W12 in vLLM: ``--quantization w12`` converts the linear layers and the head once they are loaded.
 
-vLLM finds ``register`` through its entry points ``vllm.general_plugins``. Embeddings and experts stay in bf16; a head that
-is tied to an embedding is kept twice, dense for lookups and in W12 for the product.
+vLLM finds ``register`` through its entry points ``vllm.general_plugins``. Embeddings and experts stay in bf16; a head
+that is tied to an embedding is kept twice, dense for lookups and in W12 for the product.
 """
 
 from __future__ import annotations
