@@ -13,3 +13,34 @@ def converted_folder(engine: str) -> UsageError:
         fix="serve the model's original folder with --quantization w12",
         code="LG1214",
     )
+
+
+def container_in_transformers() -> UsageError:
+    """``from_pretrained`` of a folder that convert has written."""
+    return UsageError(
+        "the folder holds a model that is W12 already, and from_pretrained reads ordinary weights",
+        why="the files have checksums, and shapes that depend on their content, which transformers' loading cannot check",
+        fix="load it with lossguard_mechanisms.weights.w12.loader.load_model, or give the original folder",
+        code="LG1215",
+    )
+
+
+def not_bfloat16(dtype: str) -> UsageError:
+    """A model that is loaded in another type."""
+    return UsageError(
+        f"the model would be loaded in {dtype}; W12 holds bfloat16",
+        why="a cast changes weights, and the format promises that every bit is kept",
+        fix="pass dtype=torch.bfloat16, for a model whose weights are bfloat16",
+        code="LG1216",
+    )
+
+
+def nothing_converted(left: dict[str, str]) -> UsageError:
+    """No layer that W12 can replace."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(left.items())[:4]) or "it has no nn.Linear"
+    return UsageError(
+        f"no layer of the model was converted ({reasons})",
+        why="the model would be called W12 and be served as it was",
+        fix="load the model without quantization_config",
+        code="LG1217",
+    )
