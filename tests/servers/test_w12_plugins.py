@@ -14,6 +14,7 @@ import platformdirs
 import pytest
 
 from lossguard.records import Request
+from lossguard_mechanisms.weights.w12.convert import convert
 from tests.servers.conftest import ROOT, sglang, vllm
 from tests.servers.test_real_servers import by_id, engine_of, requests_for
 
@@ -41,6 +42,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.fixture(scope="module")
+def converted(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model as ``lossguard w12 convert`` writes it."""
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    convert(Path(model), folder)
+    return str(folder)
+
+
 def few_requests(model: str) -> list[Request]:
     """Two short ones: on a CPU every step decodes all weights."""
     return [
@@ -59,11 +68,15 @@ def replies(table: dict[str, Any], model: str, folder: Path) -> dict[str, tuple[
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_tokens_are_those_of_bf16_weights(name: str, installed: Path, model: str, tmp_path: Path) -> None:
+def test_tokens_are_those_of_bf16_weights(
+    name: str, installed: Path, model: str, converted: str, tmp_path: Path
+) -> None:
+    """The W12 server reads what convert has written; so both ways of loading go through the same conversion."""
     make = SYSTEMS[name]
-    w12 = make("--quantization", "w12", dtype="bfloat16")
+    words = ("--load-format", "w12") if name == "vllm" else ()
+    w12 = make("--quantization", "w12", *words, dtype="bfloat16")
     w12["env"] = {**w12["env"], "PYTHONPATH": str(installed)}
-    found = replies(w12, model, tmp_path / "w12")
+    found = replies(w12, converted, tmp_path / "w12")
     log = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "w12").rglob("*.log"))
     assert RAN[name] in log
     assert HAVE_MULTIPLIED in log

@@ -5,23 +5,13 @@ from __future__ import annotations
 from lossguard.errors import UsageError
 
 
-def converted_folder(engine: str) -> UsageError:
-    """A converted folder, where a server converts an ordinary one itself."""
-    return UsageError(
-        f"the model's config names the quantization w12 already, and {engine} loads ordinary weights",
-        why="a server reads bf16 weights, splits them over devices and converts what it has; it reads no W12 files",
-        fix="serve the model's original folder with --quantization w12",
-        code="LG1214",
-    )
-
-
 def container_in_transformers() -> UsageError:
     """``from_pretrained`` of a folder that convert has written."""
     return UsageError(
         "the folder holds a model that is W12 already, and from_pretrained reads ordinary weights",
-        why="the files have checksums, and shapes that depend on their content, which transformers' loading cannot check",
+        why="its arrays have checksums and sizes of their own, which transformers' loading cannot check",
         fix="load it with lossguard_mechanisms.weights.w12.loader.load_model, or give the original folder",
-        code="LG1215",
+        code="LG1214",
     )
 
 
@@ -31,7 +21,7 @@ def not_bfloat16(dtype: str) -> UsageError:
         f"the model would be loaded in {dtype}; W12 holds bfloat16",
         why="a cast changes weights, and the format promises that every bit is kept",
         fix="pass dtype=torch.bfloat16, for a model whose weights are bfloat16",
-        code="LG1216",
+        code="LG1215",
     )
 
 
@@ -42,5 +32,5 @@ def nothing_converted(left: dict[str, str]) -> UsageError:
         f"no layer of the model was converted ({reasons})",
         why="the model would be called W12 and be served as it was",
         fix="load the model without quantization_config",
-        code="LG1217",
+        code="LG1216",
     )

@@ -1,12 +1,13 @@
 """W12 in SGLang: ``--quantization w12`` converts the linear layers and an untied head once they are loaded.
 
-SGLang finds ``register`` through its entry points ``sglang.srt.plugins``. Embeddings, heads that are tied to them and
-experts stay in bf16.
+The folder is an ordinary one or one that ``lossguard w12 convert`` has written. SGLang finds ``register`` through its
+entry points ``sglang.srt.plugins``. Embeddings, heads that are tied to them and experts stay in bf16.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,13 +16,15 @@ from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.base_config import LinearMethodBase, QuantizationConfig
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.server_args import add_quantization_method_choices
 from torch import Tensor, nn
 
+from lossguard_mechanisms.weights.w12_plugins.converted_folder import dense_weights, is_converted
 from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME, RollCall, convert_layer, multiply
-from lossguard_mechanisms.weights.w12_plugins.failures import converted_folder
 
 log = logging.getLogger("lossguard.w12")
+WEIGHTS = "sglang.srt.model_loader.loader.DefaultModelLoader._get_weights_iterator"
 
 
 class W12Method(LinearMethodBase):
@@ -71,8 +74,8 @@ class W12Config(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> W12Config:
-        """A model that says it is W12 already. Raises UsageError LG1214."""
-        raise converted_folder("SGLang")
+        """For a folder that convert has written; its record is what counts."""
+        return cls()
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> W12Method | None:
         """W12 for linear layers and heads of their own, None (bf16) for all others."""
@@ -83,8 +86,15 @@ class W12Config(QuantizationConfig):
         return []
 
 
+def weights_of(original: Callable[..., Iterator[tuple[str, Tensor]]], loader: Any, source: Any) -> Any:
+    """What SGLang's loader reads of a folder, or the decoded weights of one that convert has written."""
+    folder = source.model_or_path
+    return dense_weights(folder) if is_converted(folder) else original(loader, source)
+
+
 def register() -> None:
     """Make ``w12`` known to this process."""
+    HookRegistry.register(WEIGHTS, weights_of, HookType.AROUND)
     methods.QUANTIZATION_METHODS[NAME] = W12Config
     methods.CPU_QUANTIZATION_METHODS[NAME] = W12Config
     add_quantization_method_choices([NAME])

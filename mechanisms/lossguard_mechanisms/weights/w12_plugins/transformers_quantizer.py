@@ -1,4 +1,4 @@
-"""W12 in transformers: ``from_pretrained(..., quantization_config=W12Config())`` converts the linear layers of what it loads.
+"""W12 in transformers: ``from_pretrained(..., quantization_config=W12Config())`` converts the linear layers it loads.
 
 Importing this module registers both classes under the name ``w12``, by transformers' own functions for that.
 """
@@ -23,7 +23,7 @@ from lossguard_mechanisms.weights.w12_plugins.failures import container_in_trans
 @register_quantization_config(NAME)
 @dataclass
 class W12Config(QuantizationConfigMixin):  # type: ignore[misc]  # a dataclass of transformers without types
-    """There are no settings: every bf16 ``nn.Linear`` gets W12, on a GPU for the kernels, else decoded before products."""
+    """There are no settings: every bf16 ``nn.Linear`` gets W12, on a GPU with kernels, else decoded before products."""
 
     quant_method: str = NAME
     version: int = 1  # of the format, as convert writes it
@@ -39,20 +39,20 @@ class W12Quantizer(HfQuantizer):
     left: dict[str, str]
 
     def __init__(self, quantization_config: W12Config, **kwargs: Any) -> None:
-        """Raises UsageError LG1215 for a folder that convert has written."""
+        """Raises UsageError LG1214 for a folder that convert has written."""
         super().__init__(quantization_config, **kwargs)
         if self.pre_quantized:
             raise container_in_transformers()
         self.left = {}
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """bfloat16 as asked for. Raises UsageError LG1216 for another type."""
+        """bfloat16 as asked for. Raises UsageError LG1215 for another type."""
         if dtype != torch.bfloat16:
             raise not_bfloat16(str(dtype).removeprefix("torch."))
         return dtype
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
-        """Convert. Raises UsageError LG1217 if the model holds no layer for it."""
+        """Convert. Raises UsageError LG1216 if the model holds no layer for it."""
         self.left = replace_linears(model)
         found = [layer for layer in model.modules() if isinstance(layer, W12Linear)]
         if not found:

@@ -15,9 +15,10 @@ from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, Unqu
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader import DefaultModelLoader, register_model_loader
 
+from lossguard_mechanisms.weights.w12_plugins.converted_folder import dense_weights, is_converted
 from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME, RollCall, convert_layer, multiply
-from lossguard_mechanisms.weights.w12_plugins.failures import converted_folder
 
 log = init_logger("vllm.lossguard.w12")  # vLLM shows what is logged under its own name
 
@@ -69,14 +70,24 @@ class W12Config(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> W12Config:
-        """A model that says it is W12 already. Raises UsageError LG1214."""
-        raise converted_folder("vLLM")
+        """For a folder that convert has written; its record is what counts."""
+        return cls()
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> W12Method | None:
         """W12 for linear layers and the head, None (bf16) for all others."""
         return W12Method(self.roll) if isinstance(layer, (LinearBase, ParallelLMHead)) else None
 
 
+class W12Loader(DefaultModelLoader):
+    """``--load-format w12``: a folder that ``lossguard w12 convert`` has written."""
+
+    def _get_weights_iterator(self, source: Any) -> Any:
+        if not is_converted(source.model_or_path):
+            return super()._get_weights_iterator(source)
+        return ((source.prefix + name, weight) for name, weight in dense_weights(source.model_or_path))
+
+
 def register() -> None:
     """Make ``w12`` known to this process; may be called again."""
+    register_model_loader(NAME)(W12Loader)
     register_quantization_config(NAME)(W12Config)

@@ -50,7 +50,7 @@ def test_every_linear_layer_is_converted_and_logits_are_equal(folder: Path) -> N
 def test_a_model_in_another_type_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(folder, quantization_config=W12Config(), dtype=torch.float32)
-    assert caught.value.code == "LG1216"
+    assert caught.value.code == "LG1215"
 
 
 def test_a_converted_folder_names_its_loader(folder: Path, tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_a_converted_folder_names_its_loader(folder: Path, tmp_path: Path) -> No
     assert json.loads((tmp_path / "w12/config.json").read_text())["quantization_config"]["quant_method"] == "w12"
     with pytest.raises(UsageError, match="load_model") as caught:
         load(tmp_path / "w12")
-    assert caught.value.code == "LG1215"
+    assert caught.value.code == "LG1214"
 
 
 def test_a_model_without_a_linear_layer_is_refused() -> None:
     quantizer = transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING["w12"](W12Config(), pre_quantized=False)
-    with pytest.raises(UsageError, match="no nn.Linear") as caught:
+    with pytest.raises(UsageError, match="it has no") as caught:
         quantizer._process_model_after_weight_loading(nn.Embedding(4, 4))
-    assert caught.value.code == "LG1217"
+    assert caught.value.code == "LG1216"
 
 
 def test_it_cannot_be_saved_as_if_it_were_plain(folder: Path, tmp_path: Path) -> None:
