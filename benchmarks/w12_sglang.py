@@ -59,8 +59,9 @@ class Server:
 
     def __init__(self, name: str, port: int, fraction: float, arguments: argparse.Namespace) -> None:
         self.name, self.fraction = name, fraction
+        out: Path = arguments.out
         self._url = f"http://127.0.0.1:{port}"
-        self._log = arguments.out / f"{name}.log"
+        self._log = out / f"{name}.log"
         words = [
             sys.executable,
             "-m",
@@ -78,7 +79,7 @@ class Server:
             words += ["--quantization", "w12"]
         with self._log.open("w") as stream:
             self._process = subprocess.Popen(  # noqa: S603  (this run's own words)
-                words, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, cwd=arguments.out
+                words, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, cwd=out
             )
 
     def wait(self, deadline: float) -> None:

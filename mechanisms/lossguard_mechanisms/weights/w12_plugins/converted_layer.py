@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +58,25 @@ class RollCall:
 
 def convert_layer(layer: nn.Module, roll: RollCall) -> None:
     """Replace ``layer.weight`` [outputs, inputs], bf16, by W12 where the format fits it; others stay, with a reason."""
-    decision = decide(layer.weight)
+    weight = cast("Tensor", layer.weight)
+    decision = decide(weight)
     if decision.coded is None:
         roll.left.append(f"{getattr(layer, 'prefix', type(layer).__name__)} ({decision.reason})")
         return
-    on_gpu = layer.weight.is_cuda
-    del layer.weight
-    setattr(layer, NAME, FusedW12Linear(decision.coded) if on_gpu else W12Linear(decision.coded))
+    converted = _compact(FusedW12Linear(decision.coded)) if weight.is_cuda else W12Linear(decision.coded)
+    setattr(layer, NAME, converted)
+    del layer.weight, weight
     roll.converted(layer, decision.coded)
+
+
+def _compact(layer: FusedW12Linear) -> FusedW12Linear:
+    """Move buffers to memory of their own: inside what conversion has freed they would keep all of it from its next use."""
+    torch.cuda.empty_cache()
+    for name, buffer in layer.named_buffers():
+        layer.register_buffer(name, buffer.clone())
+    torch.cuda.synchronize()  # products fetch weights before the kernel ahead of them has ended
+    torch.cuda.empty_cache()
+    return layer
 
 
 def multiply(layer: nn.Module, inputs: Tensor, bias: Tensor | None, roll: RollCall) -> Tensor:
@@ -77,5 +89,4 @@ def multiply(layer: nn.Module, inputs: Tensor, bias: Tensor | None, roll: RollCa
         roll.present(layer)
     if isinstance(converted, FusedW12Linear):
         return w12_linear(inputs, converted.packed, bias)
-    weight: Tensor = layer.weight if converted is None else converted.weight
-    return linear(inputs, weight, bias)
+    return linear(inputs, cast("Tensor", (layer if converted is None else converted).weight), bias)
