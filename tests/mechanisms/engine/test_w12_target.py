@@ -1,4 +1,4 @@
-"""The embedded engine with W12 weights: token for token what bf16 weights serve, from three quarters of their memory."""
+"""The embedded engine with W12 weights: token for token what bf16 weights serve, from fewer bytes."""
 
 from __future__ import annotations
 

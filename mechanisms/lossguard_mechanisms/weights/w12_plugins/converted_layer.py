@@ -70,10 +70,11 @@ def convert_layer(layer: nn.Module, roll: RollCall) -> None:
 
 
 def _compact(layer: FusedW12Linear) -> FusedW12Linear:
-    """Move buffers to memory of their own: inside what conversion has freed they would keep all of it from its next use."""
+    """Move buffers to memory of their own: where conversion has left holes, they would keep whole segments from SGLang."""
     torch.cuda.empty_cache()
-    for name, buffer in layer.named_buffers():
-        layer.register_buffer(name, buffer.clone())
+    copies = {name: buffer.clone() for name, buffer in layer.named_buffers()}  # all before any original is freed
+    for name, copy in copies.items():
+        layer.register_buffer(name, copy)
     torch.cuda.synchronize()  # products fetch weights before the kernel ahead of them has ended
     torch.cuda.empty_cache()
     return layer

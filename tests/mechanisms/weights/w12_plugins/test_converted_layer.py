@@ -1,4 +1,4 @@
-"""What a server's layer becomes: its products stay, its dense weights go, and the log says when all of them have run."""
+"""What a server's layer becomes: its products stay, its dense weights go, and the log tells when all have run."""
 
 from __future__ import annotations
 
