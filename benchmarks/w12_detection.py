@@ -3,10 +3,10 @@
     python -m benchmarks.w12_detection --faults w12,q,sign:1e-4,ulp:1e-2 [--budget 200x48] [--model FOLDER]
 
 Each fault is a copy of the model's folder whose matrices are altered, served by the embedded engine as the candidate of
-one run; stock is the model as it is. ``sign:F`` flips the sign of a share F of all weights, ``ulp:F`` their last mantissa
-bit, ``noise:R`` multiplies every weight by 1 + R times a normal number and rounds, ``q`` is the 8-bit plane served as if
-exact. ``w12`` is no fault: W12, decoded before products. Prints one line per candidate: how many weights differ, the
-verdict, the checks that failed, and what the rate check saw.
+one run; stock is the model as it is. ``sign:F`` flips the sign of a share F of all weights, ``ulp:F`` the last bit of
+their mantissas, ``noise:R`` multiplies every weight by 1 + R times a normal number and rounds, ``q`` is the 8-bit plane
+served as if exact. ``w12`` is no fault: W12, decoded before products. Prints one line per candidate: how many weights
+differ, the verdict, the checks that failed, and what the rate check saw.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plain decoding in SGLang on one GPU: W12 beside bf16 weights, in two servers that take turns.
 
-    python -m benchmarks.w12_sglang --out DIR [--model DIR] [--batches 1,32] [--rounds 6] [--seconds 400]
+    python -m benchmarks.w12_sglang --out DIR [--model DIR] [--batches 1,32] [--rounds 6] [--profile]
 
 Without ``--model`` the model is of Qwen3-8B's shape with random weights (``--load-format dummy``). The environment must
 hold SGLang and lossguard with its entry points. Tokens per second are those by which a long reply exceeds a short one,
@@ -51,7 +51,7 @@ QWEN3_8B = {
 FEWER, MORE, NUM_PROMPT = 16, 272, 128
 BUDGET = 0.42  # of the memory that the first server finds
 NUM_PROFILED = 8
-READY = "The server is fired up"
+HAS_MEMORY, READY = "Memory pool end", "The server is fired up"
 
 
 class Server:
@@ -82,9 +82,9 @@ class Server:
                 words, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, cwd=out
             )
 
-    def wait(self, deadline: float) -> None:
-        """Until it answers. Raises RuntimeError if it ends or the time is up."""
-        while READY not in self.log():
+    def wait(self, text: str, deadline: float) -> None:
+        """Until its log has ``text``. Raises RuntimeError if it ends or the time is up."""
+        while text not in self.log():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} is not up:\n" + self.log()[-6000:])
             time.sleep(0.5)
@@ -117,7 +117,7 @@ class Server:
         """Memory and its pool of keys and values, by its own log."""
         log = self.log()
         memory = [float(text) for text in re.findall(r"Load weight begin.*?avail mem=([\d.]+)", log)]
-        weights = [float(text) for text in re.findall(r"mem usage=([\d.]+) GB", log)]
+        weights = [float(text) for text in re.findall(r"Load weight end.*mem usage=([\d.]+) GB", log)]
         tokens = [int(text) for text in re.findall(r"max_total_num_tokens=(\d+)", log)]
         found = re.findall(r"lossguard w12: .*", log)
         return {
@@ -147,13 +147,15 @@ def main() -> None:
         for port, name in enumerate(arguments.sides.split(","), start=30100):
             fraction = BUDGET * free_at_first / _free_memory()
             servers[name] = Server(name, port, fraction, arguments)
-            servers[name].wait(deadline)
-            keep(arguments.out, results, f"{name} up", servers[name].facts() | {"seconds": _left(deadline)})
+            servers[name].wait(HAS_MEMORY, deadline)  # so that the next one sees what is left
+        for name, server in servers.items():
+            server.wait(READY, deadline)
+            keep(arguments.out, results, f"{name} up", server.facts() | {"seconds_left": _left(deadline)})
         for batch in (int(part) for part in arguments.batches.split(",")):
             keep(arguments.out, results, f"batch {batch}", pairs(servers, batch, arguments.rounds, deadline))
         for batch in (int(part) for part in arguments.batches.split(",")):
             for name, server in servers.items():
-                if time.monotonic() < deadline - 15:
+                if arguments.profile and time.monotonic() < deadline - 15:
                     keep(arguments.out, results, f"profile {name} {batch}", profile(server, batch, arguments.out))
     finally:
         for server in servers.values():
@@ -264,6 +266,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sides", default="w12,bf16")
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--seconds", type=float, default=400.0)
     parsed = parser.parse_args()
     parsed.out = parsed.out.resolve()
