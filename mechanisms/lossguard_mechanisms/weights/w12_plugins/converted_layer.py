@@ -70,7 +70,7 @@ def convert_layer(layer: nn.Module, roll: RollCall) -> None:
 
 
 def _compact(layer: FusedW12Linear) -> FusedW12Linear:
-    """Move buffers to memory of their own: in holes that conversion leaves they would keep larger pieces from others."""
+    """Move buffers to memory of their own: in holes that conversion leaves, they would hold on to larger pieces."""
     torch.cuda.empty_cache()
     copies = {name: buffer.clone() for name, buffer in layer.named_buffers()}  # all before any original is freed
     for name, copy in copies.items():
