@@ -27,6 +27,7 @@ from lossguard.config import Config, PromptsConfig, ScorerConfig, SystemConfig
 from lossguard.gate import run_gate
 from lossguard.gate_result import GateResult
 from lossguard.plan import Plan, parse_budget
+from lossguard.records import Verdict
 from lossguard_mechanisms.weights.w12.codec import encode
 from lossguard_mechanisms.weights.w12.q_view import q_weight
 
@@ -91,10 +92,13 @@ def judge(model: Path, faults: list[str], budget: str, folder: Path) -> tuple[Ga
 def line(result: GateResult, name: str, num_changed: int) -> dict[str, Any]:
     """What a table says of one candidate."""
     claim = result.claim(f"{name}/lossless")
-    failed = [check.check for check in claim.evidence.checks if check.verdict.value == "FAIL"]
+    checks = claim.evidence.checks
+    failed = [check.check for check in checks if check.verdict is Verdict.FAIL]
+    unsure = [f"{check.check}: {check.summary}" for check in checks if check.verdict is Verdict.INCONCLUSIVE]
     rate = claim.evidence.check("rate")
     seen = {"candidate": rate.candidate, "stock": rate.stock, "bound": rate.bound, "limit": rate.limit}
-    return {"candidate": name, "changed": num_changed, "verdict": claim.verdict.value, "failed": failed, "rate": seen}
+    facts = {"candidate": name, "changed": num_changed, "verdict": claim.verdict.value}
+    return {**facts, "failed": failed, "inconclusive": unsure, "rate": seen}
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_key_value_heads=2, tie_word_embeddings=False,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model: Any = transformers.LlamaForCausalLM(config)
     target = tmp_path_factory.mktemp("tiny")
-    model.save_pretrained(target)
+    model.to(torch.bfloat16).save_pretrained(target)
     return target
 
 
