@@ -62,3 +62,18 @@ def test_the_log_says_once_that_every_layer_has_multiplied(caplog: pytest.LogCap
     (message,) = caplog.messages
     assert message.startswith("lossguard w12: 2 layers, 2,048 weights, ")
     assert message.endswith("every one has multiplied")
+
+
+@pytest.mark.gpu
+def test_a_gpu_gets_the_memory_back() -> None:
+    layers = [ServerLayer(gaussian(4096, 4096, seed=seed).cuda()) for seed in range(8)]
+    torch.cuda.empty_cache()
+    before, roll = torch.cuda.memory_reserved(), RollCall(LOG)
+    weight, x = layers[0].weight.clone(), gaussian(2, 4096).cuda()
+    for layer in layers:
+        convert_layer(layer, roll)
+    expected = linear(x, weight)
+    del weight
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < 0.8 * before
+    torch.testing.assert_close(multiply(layers[0], x, None, roll), expected, rtol=2e-2, atol=1e-3)
