@@ -20,7 +20,7 @@ FAULTS = {"w12": Verdict.PASS, "q": Verdict.FAIL, "sign:1e-4": Verdict.FAIL}
 def result(tmp_path_factory: pytest.TempPathFactory) -> GateResult:
     """One run of the gate: W12, the 8-bit plane served as if exact, and one flipped sign in 10,000 weights."""
     torch.set_num_threads(1)
-    return judge(ROOT / "fixtures/hybrid-target", list(FAULTS), "200x24x30", tmp_path_factory.mktemp("detection"))[0]
+    return judge(ROOT / "fixtures/hybrid-target", list(FAULTS), "205x24x40", tmp_path_factory.mktemp("detection"))[0]
 
 
 @pytest.mark.slow
