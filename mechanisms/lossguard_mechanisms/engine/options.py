@@ -72,6 +72,9 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
     )
     if options.compiled and resolve_device(options)[0] == "cpu":
         raise bad_option(spec.name, "has compiled = true, which is for CUDA devices")
+    if options.compiled and options.weights != "plain":
+        # layers differ in their escapes, and each would be a compilation of its own
+        raise bad_option(spec.name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
     if options.num_drafts is not None and options.drafter is None:
         raise bad_option(spec.name, "has num_drafts but no drafter")
     return options

@@ -11,7 +11,7 @@ import torch
 from lossguard.engines.base import EngineSpec
 from lossguard.errors import UsageError
 from lossguard_mechanisms.engine.adapter import EmbeddedEngine
-from lossguard_mechanisms.engine.options import EmbeddedOptions, resolve_packing
+from lossguard_mechanisms.engine.options import EmbeddedOptions, parse_options, resolve_packing
 from lossguard_mechanisms.engine.w12_target import convert_target
 from lossguard_mechanisms.targets.weights import load_target
 from lossguard_mechanisms.weights.w12.linear import W12Linear
@@ -48,6 +48,16 @@ def test_another_type_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         replies(weights="w12", dtype="float32")
     assert caught.value.code == "LG1201"
+
+
+def test_compiled_code_is_refused() -> None:
+    """Layers differ in their escapes: torch would compile each anew, and give up after eight."""
+    spec = EngineSpec(
+        name="w12", model_path=str(TARGET), options={"weights": "w12", "compiled": True, "device": "cuda"}
+    )
+    with pytest.raises(UsageError, match="exclude each other") as caught:
+        parse_options(spec)
+    assert caught.value.code == "LG0204"
 
 
 def test_the_layout_for_cpus_gives_way_with_a_reason() -> None:
