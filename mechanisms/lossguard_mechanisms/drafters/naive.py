@@ -177,7 +177,7 @@ def _turned(row: Tensor, position: int, theta: float) -> Tensor:
 
 def _head(drafter: AnyDrafter) -> Tensor:
     target = drafter.target
-    return target.embedding.weight if target.head is None else target.head.weight
+    return target.head_weight
 
 
 def _lattice(

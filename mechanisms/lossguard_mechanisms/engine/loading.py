@@ -25,6 +25,7 @@ from lossguard_mechanisms.engine.options import (
 )
 from lossguard_mechanisms.engine.packed_target import PackedTarget
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
+from lossguard_mechanisms.engine.w12_target import convert_target
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.weights import load_target
 
@@ -42,13 +43,15 @@ class SystemSpec:
 def load_core(spec: SystemSpec) -> EngineCore:
     """Load the target, and the drafter if there is one.
 
-    Raises what ``targets.weights.load_target`` and ``drafters.loading.load_drafter`` do.
+    Raises what ``targets.weights.load_target``, ``w12_target.convert_target`` and ``drafters.loading.load_drafter`` do.
     """
     options = spec.options
     device = torch.device(resolve_device(options)[0])
     dtype_name, _ = resolve_dtype(options, spec.facts)
     dtype: torch.dtype = getattr(torch, dtype_name)
     target = load_target(Path(spec.model_path), dtype=dtype, device=device).target
+    if options.weights == "w12":
+        convert_target(target)
     speculation = _speculation(target, options)
     has_kernels, _ = kernels_fit(target.config, page_size=options.page_size, dtype=dtype, device=device)
     acceleration = Acceleration(has_kernels=has_kernels, is_compiled=options.compiled and device.type == "cuda")

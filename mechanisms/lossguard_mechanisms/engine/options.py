@@ -14,6 +14,7 @@ from lossguard.engines.options import OptionReader, bad_option, refuse_unknown
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 ORDERS = ("request", "length")
+WEIGHTS = ("plain", "w12")
 DEFAULT_SLOTS = 64
 DEFAULT_PAGE_SIZE = 32
 DEFAULT_PREFILL_CHUNK = 512
@@ -39,6 +40,8 @@ class EmbeddedOptions:
     cuda_graphs: bool = True
     compiled: bool = False
     packed_weights: bool = True
+    weights: str = "plain"
+    """``w12``: linear layers and head in 12 bits, with the kernels of ``w12_gemm`` on CUDA, else decoded first."""
     logprobs: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -64,10 +67,14 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
         cuda_graphs=read.flag("cuda_graphs", default=True),
         compiled=read.flag("compiled", default=False),
         packed_weights=read.flag("packed_weights", default=True),
+        weights=read.choice("weights", "plain", WEIGHTS),
         logprobs=read.optional_positive("logprobs") or 0,
     )
     if options.compiled and resolve_device(options)[0] == "cpu":
         raise bad_option(spec.name, "has compiled = true, which is for CUDA devices")
+    if options.compiled and options.weights != "plain":
+        # layers differ in their escapes, and each would be a compilation of its own
+        raise bad_option(spec.name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
     if options.num_drafts is not None and options.drafter is None:
         raise bad_option(spec.name, "has num_drafts but no drafter")
     return options
@@ -99,6 +106,8 @@ def resolve_threads(options: EmbeddedOptions) -> tuple[int, str]:
 def resolve_packing(options: EmbeddedOptions, *, dtype: str, device: str) -> tuple[bool, str]:
     """(whether weights are laid out for the CPU's matrix products, reason)."""
     onednn: Any = torch.backends.mkldnn
+    if options.weights != "plain":
+        return False, f"the weights are {options.weights}"
     if not options.packed_weights:
         return False, "given"
     if device != "cpu" or dtype != "bfloat16":

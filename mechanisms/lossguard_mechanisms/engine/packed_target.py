@@ -84,8 +84,7 @@ class PackedTarget:
     def __init__(self, target: Target) -> None:
         self.config = target.config
         self._embedding = target.embedding.weight
-        head = self._embedding if target.head is None else target.head.weight
-        self._head = PackedMatrix.of(head)
+        self._head = PackedMatrix.of(target.head_weight)
         self._norm = PackedNorm(target.norm)
         self._layers = [_PackedLayer(layer) for layer in target.layers if isinstance(layer, DecoderLayer)]
         config = target.config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -51,7 +52,8 @@ class Target(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.num_layers)])
         self.norm = _norm(config)
-        self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.head: nn.Module | None = head
 
     def forward(self, ids: Tensor, positions: Tensor, mixing: Mixing, *, capture: Sequence[int] = ()) -> StepOutput:
         """Run the rows ``ids`` [N] at ``positions`` [N] (both int64).
@@ -68,9 +70,17 @@ class Target(nn.Module):
                 kept[index] = x
         return StepOutput(hidden=self.norm(x), features=tuple(kept[index] for index in capture))
 
+    @property
+    def head_weight(self) -> Tensor:
+        """[vocabulary, hidden]; a head that keeps its weights in another form decodes them."""
+        return cast("Tensor", (self.embedding if self.head is None else self.head).weight)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocabulary] of rows of ``StepOutput.hidden``, in the dtype of the weights."""
-        return functional.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+        if self.head is None:
+            return functional.linear(hidden, self.embedding.weight)
+        logits: Tensor = self.head(hidden)
+        return logits
 
 
 def _norm(config: TargetConfig) -> RootMeanSquareNorm:

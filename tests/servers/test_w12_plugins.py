@@ -1,0 +1,83 @@
+"""The W12 plug-ins in real servers on the CPU: found by entry points, and token for token what bf16 weights serve."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from lossguard.records import Request
+from lossguard_mechanisms.weights.w12.convert import convert
+from tests.servers.conftest import ROOT, sglang, vllm
+from tests.servers.test_real_servers import by_id, engine_of, requests_for
+
+pytestmark = pytest.mark.servers
+SYSTEMS = {"sglang": sglang, "vllm": vllm}
+RAN = {
+    # SGLang multiplies with a tied head as with an embedding, which stays in bf16; vLLM has a layer for it.
+    "sglang": "lossguard w12: 120 layers, ",
+    "vllm": "lossguard w12: 121 layers, ",
+}
+MAX_TOKENS = 16
+HAVE_MULTIPLIED = "every one has multiplied"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``pip install --no-deps`` would put into a server's environment: this wheel and its entry points."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    shutil.copytree(Path(platformdirs.__file__).parent, folder / "site/platformdirs")  # which pip would bring along
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def converted(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model as ``lossguard w12 convert`` writes it."""
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    convert(Path(model), folder)
+    return str(folder)
+
+
+def few_requests(model: str) -> list[Request]:
+    """Two short ones: on a CPU every step decodes all weights."""
+    return [
+        replace(request, sampling=replace(request.sampling, max_tokens=MAX_TOKENS))
+        for request in requests_for(model)[:2]
+    ]
+
+
+def replies(table: dict[str, Any], model: str, folder: Path) -> dict[str, tuple[int, ...]]:
+    """What a server answers to a few requests, sent one after another."""
+    engine = engine_of({**table, "concurrency": 1}, model, folder)
+    try:
+        return {key: output.ids for key, output in by_id(engine.serve(few_requests(model))).items()}
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_tokens_are_those_of_bf16_weights(
+    name: str, installed: Path, model: str, converted: str, tmp_path: Path
+) -> None:
+    """The W12 server reads what convert has written; so both ways of loading go through the same conversion."""
+    make = SYSTEMS[name]
+    words = ("--load-format", "w12") if name == "vllm" else ()
+    w12 = make("--quantization", "w12", *words, dtype="bfloat16")
+    w12["env"] = {**w12["env"], "PYTHONPATH": str(installed)}
+    found = replies(w12, converted, tmp_path / "w12")
+    log = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "w12").rglob("*.log"))
+    assert RAN[name] in log
+    assert HAVE_MULTIPLIED in log
+    assert found == replies(make(dtype="bfloat16"), model, tmp_path / "plain")
