@@ -22,7 +22,7 @@ def _silu_of(mixed, LIKE: tl.constexpr):
 
 @triton.jit
 def _columns(channels, past, sources, rows, channel, slot, stride, NUM: tl.constexpr, WIDTH: tl.constexpr):  # noqa: PLR0913
-    """[channels, taps] of columns ``sources`` [taps]: below WIDTH - 1 the slot's past, else the step's rows; -1 is 0."""
+    """[channels, taps] of columns ``sources`` [taps]: below WIDTH - 1 the past, else rows of the step; -1 is zero."""
     is_past = (sources >= 0) & (sources < WIDTH - 1)
     is_inside = channel[:, None] < NUM
     old = past + (slot * NUM + channel[:, None]) * (WIDTH - 1) + sources[None, :]
