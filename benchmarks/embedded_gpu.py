@@ -192,10 +192,10 @@ def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes per second of a sum over far more memory than the caches hold; the best of five."""
+    """Bytes per second of a sum over far more memory than the caches hold; the best of thirty, the first ones cold."""
     data = torch.ones(2**30 if device.type == "cuda" else 2**22, dtype=torch.float32, device=device)
     best = 0.0
-    for _ in range(5):
+    for _ in range(30):
         _synchronise(device)
         begun = time.perf_counter()
         data.sum()

@@ -17,7 +17,8 @@ from lossguard_mechanisms.engine.verification import DeltaStash
 from lossguard_mechanisms.targets.gated_delta import NORM_EPSILON
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 
-_BLOCK, _PART = 32, 32
+_VERIFY_BLOCK, _VERIFY_WARPS, _PART = 64, 4, 32
+_COMMIT_BLOCK, _COMMIT_WARPS = 32, 4
 _LEAST_TILE = 16
 
 
@@ -28,11 +29,29 @@ def _products(a, b):
 
 
 @triton.jit
+def _narrow_products(a, b, WIDE: tl.constexpr):
+    """``a`` is narrow, 16 bits, which tf32 holds exactly: two products do, of the upper and the lower bits of ``b``."""
+    if WIDE:
+        return _products(a, b)
+    upper = (b.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    wide = a.to(tl.float32)
+    return tl.dot(wide, upper, input_precision="tf32") + tl.dot(wide, b - upper, input_precision="tf32")
+
+
+@triton.jit
+def _pairs(a, b, WIDE: tl.constexpr):
+    """Products of rows with rows: exact for narrow ones."""
+    if WIDE:
+        return _products(a, tl.trans(b))
+    return tl.dot(a, tl.trans(b))
+
+
+@triton.jit
 def _verify_kernel(  # noqa: PLR0913
     query, key, value, log_decay, beta, bits, states, slots, output, keys, updates, totals,
     query_stride, key_stride, value_stride, scale, NODES: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr,
     GROUPS: tl.constexpr, KEY: tl.constexpr, PART: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
-    EPSILON: tl.constexpr,
+    EPSILON: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     sequence, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     shared, slot = head // GROUPS, tl.load(slots + sequence)
@@ -47,15 +66,15 @@ def _verify_kernel(  # noqa: PLR0913
     recalled, asked = tl.zeros((TILE, BLOCK), tl.float32), tl.zeros((TILE, BLOCK), tl.float32)
     for begin in range(0, KEY, PART):  # queries and keys as they come; their lengths are divided out below
         wide = begin + tl.arange(0, PART)
-        q = tl.load(query_rows + wide, mask=is_node[:, None], other=0.0).to(tl.float32)
-        k = tl.load(key_rows + wide, mask=is_node[:, None], other=0.0).to(tl.float32)
         s = tl.load(state + wide[:, None] * VALUE)
-        query_square += tl.sum(q * q, 1)
-        key_square += tl.sum(k * k, 1)
-        same += _products(k, tl.trans(k))
-        attention += _products(q, tl.trans(k))
-        recalled += _products(k, s)
-        asked += _products(q, s)
+        q = tl.load(query_rows + wide, mask=is_node[:, None], other=0.0)
+        k = tl.load(key_rows + wide, mask=is_node[:, None], other=0.0)
+        query_square += tl.sum(q.to(tl.float32) * q.to(tl.float32), 1)
+        key_square += tl.sum(k.to(tl.float32) * k.to(tl.float32), 1)
+        same += _pairs(k, k, WIDE)
+        attention += _pairs(q, k, WIDE)
+        recalled += _narrow_products(k, s, WIDE)
+        asked += _narrow_products(q, s, WIDE)
     is_own = nodes[:, None] == nodes[None, :]
     unit = 1.0 / tl.sqrt(key_square + EPSILON)
     unit_across = tl.sum(tl.where(is_own, unit[:, None], 0.0), 0)
@@ -126,12 +145,13 @@ def verify_delta_in_place(
         torch.empty((batch, *shape), dtype=torch.float32, device=device)
         for shape in ((key_heads, nodes, key_dim), (heads, nodes, value_dim), (heads, nodes))
     )
-    block = _block_of(value_dim)
+    block = _block_of(value_dim, _VERIFY_BLOCK)
     _verify_kernel[(batch, heads, value_dim // block)](
         inputs.query, inputs.key, inputs.value, inputs.log_decay.contiguous(), inputs.beta.contiguous(), bits, states,
         slots, output, keys, updates, totals, inputs.query.stride(0), inputs.key.stride(0), inputs.value.stride(0),
         key_dim**-0.5, NODES=nodes, TILE=_tile_of(nodes), HEADS=heads, GROUPS=heads // key_heads, KEY=key_dim,
         PART=min(_PART, key_dim), VALUE=value_dim, BLOCK=block, EPSILON=NORM_EPSILON,
+        WIDE=inputs.key.dtype == torch.float32, num_warps=_VERIFY_WARPS,
     )  # fmt: skip
     return output, DeltaStash(keys=keys, updates=updates, totals=totals)
 
@@ -140,15 +160,16 @@ def commit_delta_in_place(stash: DeltaStash, on_path: Tensor, last: Tensor, stat
     """Change ``states`` of one layer as ``commit`` says; ``on_path`` [B, N] bool, ``last`` [B] the path's last node."""
     batch, key_heads, nodes, key_dim = stash.keys.shape
     heads, value_dim = stash.updates.shape[1], stash.updates.shape[3]
-    block = _block_of(value_dim)
+    block = _block_of(value_dim, _COMMIT_BLOCK)
     _commit_kernel[(batch, heads, value_dim // block)](
         stash.keys, stash.updates, stash.totals, on_path.to(torch.int8), last, states, slots, NODES=nodes,
         TILE=_tile_of(nodes), HEADS=heads, GROUPS=heads // key_heads, KEY=key_dim, VALUE=value_dim, BLOCK=block,
+        num_warps=_COMMIT_WARPS,
     )  # fmt: skip
 
 
-def _block_of(value_dim: int) -> int:
-    return min(_BLOCK, value_dim & -value_dim)
+def _block_of(value_dim: int, most: int) -> int:
+    return min(most, value_dim & -value_dim)
 
 
 def _tile_of(nodes: int) -> int:

@@ -35,8 +35,8 @@ class PageLayout:
     starts: Tensor  # [B] first place of a sequence's rows, counted within the sequence
     table: Tensor  # [B, P]
     mask: Tensor | None
-    """Added to the scores: 0 or -inf; None: kernels. [B * key heads, groups * T, P * page_size], where pages are read in
-    place [B, groups * T, longest context]."""
+    """Added to the scores: 0 or -inf; None: kernels. [B * key heads, groups * T, P * page_size]; where pages are read
+    in place [B, groups * T, longest context]."""
     stretches: tuple[Stretch, ...] = ()  # all of the step's sequences, to be read in place; empty: pages are gathered
     step: PagedStep | None = None  # what kernels read; None: gathered pages and matrix products
 
