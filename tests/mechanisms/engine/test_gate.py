@@ -1,0 +1,19 @@
+"""The whole gate on the committed hybrid: plain decoding and chain speculation, one, eight and 32 requests at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lossguard import Plan, load_config, run_gate
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_plain_decoding_and_chains_are_lossless_in_any_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # drafters are named from there
+    config = load_config(ROOT / "benchmarks" / "embedded_gate.toml")
+    result = run_gate(Plan(config, candidates=("ar", "dflash2"), budget="240x24x160", folder=tmp_path))
+    assert {claim.id: claim.verdict.name for claim in result.claims} == {}
