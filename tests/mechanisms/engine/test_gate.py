@@ -1,4 +1,4 @@
-"""The whole gate on the committed hybrid: plain decoding and chain speculation, one, eight and 32 requests at a time."""
+"""The whole gate on the committed hybrid: plain decoding and chains, with one, eight and 32 requests at a time."""
 
 from __future__ import annotations
 

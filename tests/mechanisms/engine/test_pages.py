@@ -61,7 +61,7 @@ def attended(page_size: int, pages: list[int], rows: Rows, ancestors: Tensor | N
 @pytest.mark.parametrize("kind", ["decode", "chain", "tree", "ragged"])
 def test_what_is_read_in_place_is_what_is_gathered(pages: list[int], num_stretches: int, kind: str) -> None:
     count = len(pages)
-    past = [1 + (5 * row) % 19 for row in range(count)]
+    past = [5 + (5 * row) % 19 for row in range(count)]
     lengths = {"decode": [1] * count, "ragged": [1 + row % 3 for row in range(count)]}.get(kind, [5] * count)
     rows = rows_of(list(range(count)), past, lengths)
     ancestors = None
