@@ -1,6 +1,6 @@
 """Sampled replies of plain decoding and of each drafter's chain with the same seeds: equal up to near-ties?
 
-    python -m benchmarks.embedded_sampled --requests 240 --tokens 64 --temperature 0.7 --out fixtures/embedded-sampled
+    python -m benchmarks.embedded_sampled --requests 216 --tokens 48 --temperature 0.7 --out fixtures/embedded-sampled
 
 Every token is drawn with the number u that belongs to its request and position, so that two systems part only where
 rounding moves an edge of the cumulative distribution across u. How near u lies to the interval of the token that was
@@ -46,8 +46,8 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Serve, compare, print one line per drafter, and keep replies and figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=240)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=216)
+    parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--threads", type=int, default=1)
