@@ -17,8 +17,8 @@ from lossguard_mechanisms.engine.verification import DeltaStash
 from lossguard_mechanisms.targets.gated_delta import NORM_EPSILON
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 
-_VERIFY_BLOCK, _VERIFY_WARPS, _PART = 64, 4, 32
-_COMMIT_BLOCK, _COMMIT_WARPS = 32, 4
+_VERIFY_BLOCK, _VERIFY_WARPS, _PART = 128, 4, 32
+_COMMIT_BLOCK, _COMMIT_WARPS = 64, 4
 _LEAST_TILE = 16
 
 

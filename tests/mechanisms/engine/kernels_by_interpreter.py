@@ -52,7 +52,8 @@ def attention() -> None:
             torch.testing.assert_close(pools[1].view(-1, dim)[writes], value.flatten(0, 1))
             seen = torch.ones(own, own).tril().bool().expand(batch, own, own) if ancestors is None else ancestors
             expected = _attention(query, pools, table, past, seen)
-            torch.testing.assert_close(attend_pages(query, pools[0], pools[1], step), expected)
+            rounding = {"rtol": 0.01, "atol": 0.005} if query.is_cuda else {"rtol": 1e-5, "atol": 1e-5}  # there: tf32
+            torch.testing.assert_close(attend_pages(query, pools[0], pools[1], step), expected, **rounding)
 
 
 def delta() -> None:
