@@ -17,7 +17,6 @@ from lossguard_mechanisms.engine.options import (
     resolve_device,
     resolve_dtype,
     resolve_packing,
-    resolve_page_size,
     resolve_threads,
 )
 from lossguard_mechanisms.targets.weights import read_config
@@ -33,10 +32,9 @@ def environment_facts(spec: SystemSpec) -> dict[str, Any]:
     threads, threads_reason = resolve_threads(options)
     packing, packing_reason = resolve_packing(options, dtype=dtype, device=torch.device(device).type)
     tokens, tokens_reason = resolve_cache_tokens(options, spec.facts)
-    page_size, page_size_reason = resolve_page_size(options, device=torch.device(device).type)
     kernels, kernels_reason = kernels_fit(
         read_config(Path(spec.model_path)),
-        page_size=page_size,
+        page_size=options.page_size,
         dtype=getattr(torch, dtype),
         device=torch.device(device),
     )
@@ -52,7 +50,6 @@ def environment_facts(spec: SystemSpec) -> dict[str, Any]:
         "packed_weights": packing,
         "kernels": kernels,
         "cache_tokens": tokens,
-        "page_size": page_size,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "matmul": {
             "float32_precision": torch.get_float32_matmul_precision(),
@@ -66,7 +63,6 @@ def environment_facts(spec: SystemSpec) -> dict[str, Any]:
             "packed_weights": packing_reason,
             "kernels": kernels_reason,
             "cache_tokens": tokens_reason,
-            "page_size": page_size_reason,
         },
     }
 

@@ -22,7 +22,6 @@ from lossguard_mechanisms.engine.options import (
     resolve_device,
     resolve_dtype,
     resolve_packing,
-    resolve_page_size,
 )
 from lossguard_mechanisms.engine.packed_target import PackedTarget
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
@@ -51,8 +50,7 @@ def load_core(spec: SystemSpec) -> EngineCore:
     dtype: torch.dtype = getattr(torch, dtype_name)
     target = load_target(Path(spec.model_path), dtype=dtype, device=device).target
     speculation = _speculation(target, options)
-    page_size, _ = resolve_page_size(options, device=device.type)
-    has_kernels, _ = kernels_fit(target.config, page_size=page_size, dtype=dtype, device=device)
+    has_kernels, _ = kernels_fit(target.config, page_size=options.page_size, dtype=dtype, device=device)
     acceleration = Acceleration(has_kernels=has_kernels, is_compiled=options.compiled and device.type == "cuda")
     sizes = memory_sizes(spec, dtype=dtype, device=device, num_nodes=_num_nodes(speculation))
     memory = Memory(
@@ -72,7 +70,7 @@ def load_core(spec: SystemSpec) -> EngineCore:
 def memory_sizes(spec: SystemSpec, *, dtype: torch.dtype, device: torch.device, num_nodes: int) -> MemorySizes:
     """Slots and pages by the options; a sequence may be as long as the model's context."""
     tokens, _ = resolve_cache_tokens(spec.options, spec.facts)
-    page_size, _ = resolve_page_size(spec.options, device=device.type)
+    page_size = spec.options.page_size
     surplus = num_nodes  # the verification after a reply's last token but one writes so many rows at most
     longest = min(tokens, spec.facts.max_positions or tokens) + surplus
     return MemorySizes(

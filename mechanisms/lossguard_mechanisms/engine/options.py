@@ -28,8 +28,7 @@ class EmbeddedOptions:
     device: str = "auto"
     threads: int | None = None
     slots: int = DEFAULT_SLOTS
-    page_size: int | None = None
-    """Positions of a page; None: as ``resolve_page_size`` says."""
+    page_size: int = DEFAULT_PAGE_SIZE
     cache_tokens: int | None = None
     """Positions that all pages together hold; None: 1,024 for each slot, and enough for one full context."""
     prefill_chunk: int = DEFAULT_PREFILL_CHUNK
@@ -56,7 +55,7 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
         device=read.text("device", "auto"),
         threads=read.optional_positive("threads"),
         slots=read.positive("slots", DEFAULT_SLOTS),
-        page_size=read.optional_positive("page_size"),
+        page_size=read.positive("page_size", DEFAULT_PAGE_SIZE),
         cache_tokens=read.optional_positive("cache_tokens"),
         prefill_chunk=read.positive("prefill_chunk", DEFAULT_PREFILL_CHUNK),
         order=read.choice("order", "request", ORDERS),
@@ -107,17 +106,6 @@ def resolve_packing(options: EmbeddedOptions, *, dtype: str, device: str) -> tup
     if not onednn.is_available():
         return False, "this torch has no oneDNN"
     return True, "bfloat16 on a CPU with oneDNN"
-
-
-def resolve_page_size(options: EmbeddedOptions, *, device: str) -> tuple[int, str]:
-    """(positions of a page, reason)."""
-    if options.page_size is not None:
-        return options.page_size, "given"
-    if device != "cpu":
-        return DEFAULT_PAGE_SIZE, "short pages, since a device's memory is taken at once"
-    if options.cache_tokens is not None:
-        return DEFAULT_PAGE_SIZE, "short pages divide the given cache_tokens finely"
-    return DEFAULT_TOKENS_PER_SLOT, "a CPU's memory is taken where it is written, so that a page can hold a whole slot"
 
 
 def resolve_cache_tokens(options: EmbeddedOptions, facts: ModelFacts) -> tuple[int, str]:

@@ -14,15 +14,6 @@ from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
 
 _MOST_ROWS_BY_PRODUCTS = 64
-_LEAST_ROWS_IN_PLACE = 4  # sequences of a stretch, on average: below, one gather costs less than many small products
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Sequences of a step whose pages, one each, follow one another, so that a slice reads all of them in place."""
-
-    sequences: slice
-    pages: slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +25,7 @@ class PageLayout:
     blocks: Tensor  # [B * key heads * P] the pages of each head to read
     starts: Tensor  # [B] first place of a sequence's rows, counted within the sequence
     table: Tensor  # [B, P]
-    mask: Tensor | None
-    """Added to the scores: 0 or -inf; None: kernels. [B * key heads, groups * T, P * page_size]; where pages are read
-    in place [B, groups * T, longest context]."""
-    stretches: tuple[Stretch, ...] = ()  # all of the step's sequences, to be read in place; empty: pages are gathered
+    mask: Tensor | None  # [B * key heads, groups * T, P * page_size] added to the scores: 0 or -inf; None: kernels
     step: PagedStep | None = None  # what kernels read; None: gathered pages and matrix products
 
 
@@ -81,29 +69,14 @@ class PagedKeyValues:
         pages = table.gather(1, (places // self.page_size).clamp(max=num_pages - 1))
         writes = self._head_places(rows.unpad(pages), rows.unpad(places)).flatten()
         step = self._paged_step(rows, table, writes, ancestors)
-        stretches = self._stretches(table) if step is None else ()
         return PageLayout(
             rows=rows,
             writes=writes,
             blocks=(table[:, None] * self._heads + self._all_heads(table)).flatten(),
             starts=rows.past_lengths,
             table=table,
-            mask=self._mask(rows, places, ancestors, is_in_place=bool(stretches)) if step is None else None,
-            stretches=stretches,
+            mask=self._mask(rows, places, num_pages, ancestors) if step is None else None,
             step=step,
-        )
-
-    def _stretches(self, table: Tensor) -> tuple[Stretch, ...]:
-        """Where every context lies in one page and few slices have all of them; a CPU's other way is to copy them."""
-        if table.is_cuda or table.shape[1] > 1:
-            return ()
-        pages = table[:, 0].tolist()
-        begins = [row for row, page in enumerate(pages) if not row or page != pages[row - 1] + 1]
-        if len(begins) > 1 and len(begins) * _LEAST_ROWS_IN_PLACE > len(pages):
-            return ()
-        return tuple(
-            Stretch(sequences=slice(begin, end), pages=slice(pages[begin], pages[begin] + end - begin))
-            for begin, end in zip(begins, [*begins[1:], len(pages)], strict=True)
         )
 
     def _paged_step(self, rows: Rows, table: Tensor, writes: Tensor, ancestors: Tensor | None) -> PagedStep | None:
@@ -113,14 +86,12 @@ class PagedKeyValues:
         bits = own_bits(ancestors, batch=rows.num_sequences, own=rows.longest, device=table.device)
         return PagedStep(table=table.contiguous(), past_lengths=rows.past_lengths, bits=bits, writes=writes)
 
-    def _mask(self, rows: Rows, places: Tensor, ancestors: Tensor | None, *, is_in_place: bool) -> Tensor:
-        whole_pages = -(-rows.longest_context // self.page_size) * self.page_size
-        seen = torch.arange(rows.longest_context if is_in_place else whole_pages, device=places.device)
+    def _mask(self, rows: Rows, places: Tensor, num_pages: int, ancestors: Tensor | None) -> Tensor:
+        seen = torch.arange(num_pages * self.page_size, device=places.device)
         visible = seen <= places[..., None] if ancestors is None else _tree_visible(rows, ancestors, seen)
         mask = torch.zeros(visible.shape, dtype=self._dtype, device=places.device)
         mask.masked_fill_(~visible, float("-inf"))
-        mask = mask.repeat(1, self._groups, 1)
-        return mask if is_in_place else mask.repeat_interleave(self._heads, dim=0)
+        return mask.repeat(1, self._groups, 1).repeat_interleave(self._heads, dim=0)
 
     def attend(self, layer: int, layout: PageLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Keep the rows' ``key`` and ``value``, then attend from every row to what it sees (see ``Mixing.attend``)."""
@@ -130,38 +101,24 @@ class PagedKeyValues:
 
             paged_attention.write_rows(key, value, *pools, layout.step)
             return paged_attention.attend_pages(query, *pools, layout.step)
-        rows, dim = layout.rows, query.shape[-1]
-        for pool, new in zip(pools, (key, value), strict=True):
-            pool.view(-1, dim).index_copy_(0, layout.writes, new.reshape(-1, dim))
+        assert layout.mask is not None, "without kernels there is a mask"
+        keys, values = (self._exchange(*pair, layout) for pair in zip(pools, (key, value), strict=True))
+        rows = layout.rows
         if rows.longest == 1:  # one row per sequence: heads are in place already
-            folded = query.reshape(rows.num_sequences, self._heads, -1, dim)
-            return self._attend_pools(folded, *pools, layout).view(query.shape)
+            folded = query.reshape(keys.shape[0], -1, query.shape[-1])
+            return attend_folded(folded, keys, values, layout.mask).view(query.shape)
         padded = rows.pad(query).unflatten(2, (self._heads, -1))  # [B, T, key heads, groups, dim]
-        mixed = self._attend_pools(padded.permute(0, 2, 3, 1, 4).flatten(2, 3), *pools, layout)
-        by_head = mixed.unflatten(2, (self._groups, rows.longest))
+        folded = padded.permute(0, 2, 3, 1, 4).reshape(keys.shape[0], -1, query.shape[-1])
+        mixed = attend_folded(folded, keys, values, layout.mask)
+        by_head = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
         return rows.unpad(by_head.permute(0, 3, 1, 2, 4).flatten(2, 3))
 
-    def _attend_pools(self, query: Tensor, keys: Tensor, values: Tensor, layout: PageLayout) -> Tensor:
-        """``query`` [B, key heads, groups * T, dim] over one layer's pools; same shape back."""
-        assert layout.mask is not None, "without kernels there is a mask"
-        if layout.stretches:
-            return self._attend_in_place(query, keys, values, layout, layout.mask)
-        gathered = (
-            pool.view(-1, self.page_size * query.shape[-1])
-            .index_select(0, layout.blocks)
-            .view(query.shape[0] * self._heads, -1, query.shape[-1])
-            for pool in (keys, values)
-        )
-        return attend_folded(query.flatten(0, 1), *gathered, layout.mask).view(query.shape)
-
-    def _attend_in_place(self, query: Tensor, keys: Tensor, values: Tensor, layout: PageLayout, mask: Tensor) -> Tensor:
-        output, context = torch.empty_like(query), slice(0, mask.shape[-1])
-        for stretch in layout.stretches:
-            ours = stretch.sequences
-            for head in range(self._heads):
-                read = (pool[stretch.pages, head, context] for pool in (keys, values))
-                output[ours, head] = attend_folded(query[ours, head], *read, mask[ours])
-        return output
+    def _exchange(self, pool: Tensor, rows: Tensor, layout: PageLayout) -> Tensor:
+        """Write the step's rows [N, key heads, dim]; read [B * key heads, P * page_size, dim]."""
+        dim = rows.shape[-1]
+        pool.view(-1, dim).index_copy_(0, layout.writes, rows.reshape(-1, dim))
+        read = pool.view(-1, self.page_size * dim).index_select(0, layout.blocks)
+        return read.view(layout.table.shape[0] * self._heads, -1, dim)
 
     def move(self, layout: PageLayout, nodes: Tensor) -> None:
         """Move the rows ``nodes`` [B, L] of each sequence to the places right after its past, in that order."""

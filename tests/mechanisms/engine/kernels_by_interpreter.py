@@ -52,8 +52,8 @@ def attention() -> None:
             torch.testing.assert_close(pools[1].view(-1, dim)[writes], value.flatten(0, 1))
             seen = torch.ones(own, own).tril().bool().expand(batch, own, own) if ancestors is None else ancestors
             expected = _attention(query, pools, table, past, seen)
-            rounding = {"rtol": 0.01, "atol": 0.005} if query.is_cuda else {"rtol": 1e-5, "atol": 1e-5}  # there: tf32
-            torch.testing.assert_close(attend_pages(query, pools[0], pools[1], step), expected, **rounding)
+            rtol, atol = (0.01, 0.005) if query.is_cuda else (1e-5, 1e-5)  # products in tf32 there
+            torch.testing.assert_close(attend_pages(query, pools[0], pools[1], step), expected, rtol=rtol, atol=atol)
 
 
 def delta() -> None:
@@ -89,8 +89,8 @@ def trees() -> None:
             bits = own_bits(tree.ancestors, batch=batch, own=nodes, device=states.device)
             output, own = verify_delta_in_place(flat, bits, states, slots)
             assert torch.equal(states, before), "a verification changes no state"
-            rounding = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.01, "atol": 1e-3}
-            torch.testing.assert_close(output.unflatten(0, (batch, nodes)), expected, **rounding)
+            rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (0.01, 1e-3)
+            torch.testing.assert_close(output.unflatten(0, (batch, nodes)), expected, rtol=rtol, atol=atol)
             for name in ("keys", "updates", "totals"):
                 torch.testing.assert_close(getattr(own, name), getattr(stash, name), rtol=1e-4, atol=1e-4)
             path = _random_path(tree)

@@ -52,7 +52,7 @@ def test_the_fingerprint_is_json_and_gives_the_reason_of_every_choice(folder: Pa
     require_finite(facts)
     assert facts["kernels"] is False
     assert {name for name, reason in facts["reasons"].items() if reason} == {
-        "device", "dtype", "threads", "packed_weights", "kernels", "cache_tokens", "page_size",
+        "device", "dtype", "threads", "packed_weights", "kernels", "cache_tokens",
     }  # fmt: skip
 
 
