@@ -23,6 +23,7 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
+from benchmarks.replayed_tables import made_up_table, recorded_table
 from lossguard.records import Request, SamplingParams
 from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
 from lossguard_mechanisms.engine.core import EngineCore
@@ -31,7 +32,7 @@ from lossguard_mechanisms.engine.fused_target import FusedTarget
 from lossguard_mechanisms.engine.graphs import DecodeGraphs
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.model import ServedModel
-from lossguard_mechanisms.engine.replayed import LABEL, ReplayedStage, ReplayTable, replay_table
+from lossguard_mechanisms.engine.replayed import LABEL, ReplayedStage, ReplayTable
 from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.shapes import TARGETS, drafter_of_shape, drafter_shape, target_of_shape
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
@@ -43,7 +44,7 @@ PAGE_SIZE = 64
 CAPACITY = 1024
 NUM_PROMPT = 256
 PLAIN_STEPS, CHAIN_STEPS = 24, 12  # of a block
-NUM_PROFILED, NUM_KERNELS_SHOWN = 4, 16
+NUM_PROFILED, NUM_KERNELS_SHOWN = 4, 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +192,10 @@ def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes per second of a sum over far more memory than the caches hold; the best of five."""
+    """Bytes per second of a sum over far more memory than the caches hold; the best of thirty, the first ones cold."""
     data = torch.ones(2**30 if device.type == "cuda" else 2**22, dtype=torch.float32, device=device)
     best = 0.0
-    for _ in range(5):
+    for _ in range(30):
         _synchronise(device)
         begun = time.perf_counter()
         data.sum()
@@ -219,35 +220,19 @@ def step_bytes(target: Target, batch: int, context: int) -> int:
 
 
 def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> ReplayTable:
-    if arguments.recording:
-        return _recorded(Path(arguments.recording), batch, arguments.drafts, setting.device)
-    generator = torch.Generator().manual_seed(1)
-    length, drafts = CAPACITY - NUM_PROMPT - arguments.drafts - 1, arguments.drafts
-    vocab = setting.target.config.vocab_size
-    tokens = torch.randint(0, vocab, (batch, length + drafts), generator=generator)
-    truth = torch.stack([tokens[:, at : at + length] for at in range(drafts)], dim=-1)
-    is_right = torch.rand(truth.shape, generator=generator) < arguments.acceptance
-    chains = torch.where(is_right, truth, (truth + 1) % vocab)
-    names = tuple(f"r{row}" for row in range(batch))
-    device = setting.device
-    return ReplayTable(
-        request_ids=names, lengths=(length,) * batch, tokens=tokens[:, :length].to(device), chains=chains.to(device)
+    length = CAPACITY - NUM_PROMPT - arguments.drafts - 1
+    if arguments.recording is not None:
+        return recorded_table(
+            arguments.recording, batch=batch, length=length, num_drafts=arguments.drafts, device=setting.device
+        )
+    return made_up_table(
+        batch=batch,
+        length=length,
+        num_drafts=arguments.drafts,
+        acceptance=arguments.acceptance,
+        vocab_size=setting.target.config.vocab_size,
+        device=setting.device,
     )
-
-
-def _recorded(path: Path, batch: int, num_drafts: int, device: torch.device) -> ReplayTable:
-    """The longest replies of a recording, over again if there are fewer than sequences."""
-    from lossguard_mechanisms.replay.store import load_recording
-
-    recording = load_recording(path)
-    lengths = recording.replies.reply_lengths
-    order = sorted(range(recording.replies.num_requests), key=lambda row: -int(lengths[row]))
-    replies, chains = {}, {}
-    for row in range(batch):
-        source = order[row % len(order)]
-        replies[f"r{row}"] = recording.replies.reply(source).tolist()
-        chains[f"r{row}"] = recording.of_request(source).chain[:, :num_drafts].tolist()
-    return replay_table(replies, chains, device=device)
 
 
 def _requests(table: ReplayTable, batch: int, vocab_size: int) -> list[Request]:
@@ -272,7 +257,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--drafts", type=int, default=7)
     parser.add_argument("--acceptance", type=float, default=0.8)
-    parser.add_argument("--recording", default=None)
+    parser.add_argument("--recording", type=Path, default=None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--compiled", action="store_true")

@@ -1,6 +1,6 @@
 """This repository's own claims. A faulty system is expected to fail: a missed fault turns the run red.
 
-``make claims`` judges recorded replies; with the root's ``lossguard.toml`` the same claims are made on live systems.
+``make claims`` judges recorded replies; with ``live.toml`` the same claims are made on live systems.
 """
 
 from __future__ import annotations

@@ -84,9 +84,9 @@ def test_a_changed_file_is_not_served(tmp_path: Path, monkeypatch: pytest.Monkey
         recorded.cache_clear()
 
 
-def test_the_configuration_names_the_systems_of_the_root() -> None:
+def test_the_configuration_names_the_live_systems() -> None:
     root = FOLDER.parent.parent
-    live = tomllib.loads((root / "lossguard.toml").read_text(encoding="utf-8"))
+    live = tomllib.loads((root / "tests" / "claims" / "live.toml").read_text(encoding="utf-8"))
     own = tomllib.loads((root / "tests" / "claims" / "lossguard.toml").read_text(encoding="utf-8"))
     assert set(own["systems"]) == set(SYSTEMS) <= set(live["systems"])
     assert (own["model"], own["prompts"]) == (live["model"], live["prompts"])

@@ -105,7 +105,8 @@ class BlockDrafter(nn.Module):
         positions = rows.positions[:, None] + steps
         attend = _attend_to_state(state, rows, length)
         hidden = self.block_hidden(ids.flatten(), positions.flatten(), length, attend)
-        return hidden.view(-1, length, hidden.shape[-1])[:, 1:]
+        masks = hidden.view(-1, length, hidden.shape[-1])[:, 1:]
+        return masks.contiguous()  # else a product with the head is one per sequence, each reading the whole head
 
 
 def _of_layer(attend: Attend, layer: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -114,15 +115,16 @@ def _of_layer(attend: Attend, layer: int) -> Callable[[Tensor, Tensor, Tensor], 
 
 def _attend_to_state(state: DrafterState, rows: Rows, length: int) -> Attend:
     """Attention of blocks of ``length`` rows to their sequence's context and to all rows of their block."""
-    places = torch.arange(rows.longest_context, device=rows.positions.device)
-    is_context = places < rows.past_lengths[:, None]  # [B, S]
-    is_own = is_context.new_ones((is_context.shape[0], length))
-    visible = torch.cat((is_context, is_own), dim=1)[:, None].expand(-1, length, -1)
+    whole = rows.longest_context + length
+    own = rows.past_lengths[:, None] + torch.arange(length, device=rows.positions.device)  # [B, length] places
+    sequences = torch.arange(rows.num_sequences, device=own.device)[:, None]
+    places = torch.arange(min(whole, state.capacity), device=own.device)
+    visible = (places <= own[:, -1:])[:, None].expand(-1, length, -1)  # the context, and all of the block after it
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = state.read(layer, rows)
+        keys, values = state.read(layer, rows, longest=whole)
         query, key, value = (x.unflatten(0, (-1, length)) for x in (query, key, value))
-        keys, values = torch.cat((keys, key), dim=1), torch.cat((values, value), dim=1)
+        keys[sequences, own], values[sequences, own] = key, value  # of a copy: nothing drafted enters the state
         return grouped_attention(query, keys, values, visible).flatten(0, 1)
 
     return attend

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lossguard_mechanisms.drafters.block import BlockDrafter
-from lossguard_mechanisms.drafters.candidates import best_candidates, predecessors, walk
+from lossguard_mechanisms.drafters.candidates import best_candidates, log_probabilities, predecessors, walk
 from lossguard_mechanisms.drafters.config import DrafterConfig
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.drafters.state import DrafterState
@@ -45,6 +45,6 @@ class Dflash2(BlockDrafter):
     def draft(self, state: DrafterState, rows: Rows, anchors: Tensor, *, num_depths: int | None = None) -> Lattice:
         """See ``base.Drafter``. Fewer depths run a shorter block, whose candidates are a little different."""
         hidden = self.draft_hidden(state, rows, anchors, num_depths or self.num_depths)
-        ids, log_probs = best_candidates(widen(self.target.logits(hidden)).log_softmax(-1))
+        ids, log_probs = best_candidates(log_probabilities(self.target.logits(hidden)))
         edges = log_probs[:, :, None] + self.selector(hidden, predecessors(anchors, ids), ids)
         return Lattice(ids=ids, log_probs=log_probs, chain=walk(ids, edges), edges=edges, confidence=None)

@@ -12,14 +12,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lossguard_mechanisms.drafters.candidates import best_candidates
+from lossguard_mechanisms.drafters.candidates import best_candidates, log_probabilities
 from lossguard_mechanisms.drafters.config import DrafterConfig
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.drafters.layers import DrafterAttention, DrafterMlp, rotary_for
 from lossguard_mechanisms.drafters.state import DrafterState, StateShape
 from lossguard_mechanisms.targets.attention import grouped_attention
 from lossguard_mechanisms.targets.decoder import Target
-from lossguard_mechanisms.targets.norms import RootMeanSquareNorm, widen
+from lossguard_mechanisms.targets.norms import RootMeanSquareNorm
 from lossguard_mechanisms.targets.rotary import Rotary
 from lossguard_mechanisms.targets.rows import Rows
 
@@ -89,7 +89,7 @@ class Eagle3(nn.Module):
         found = []
         for depth in range(num_depths or self.num_depths):
             hidden = self.step(ids, hidden, rows.positions + depth, attend)
-            found.append(best_candidates(widen(self.logits(hidden)).log_softmax(-1)))
+            found.append(best_candidates(log_probabilities(self.logits(hidden))))
             ids = found[-1][0][:, 0]
         all_ids, log_probs = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
         return Lattice(ids=all_ids, log_probs=log_probs, chain=all_ids[..., 0], edges=None, confidence=None)

@@ -61,10 +61,18 @@ class DrafterState:
         self.keys[layer, owners, rows.positions] = key.to(self.keys.dtype)
         self.values[layer, owners, rows.positions] = value.to(self.values.dtype)
 
-    def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, longest_context, key heads, head_dim] of the sequences of ``rows``."""
-        assert rows.longest_context <= self.keys.shape[2], "the context is longer than the slots"
-        stretch = slice(0, rows.longest_context)
+    @property
+    def capacity(self) -> int:
+        """Tokens that a slot holds."""
+        return self.keys.shape[2]
+
+    def read(self, layer: int, rows: Rows, *, longest: int | None = None) -> tuple[Tensor, Tensor]:
+        """Copies of keys and values [B, S, key heads, head_dim] of the sequences of ``rows``.
+
+        S is ``rows.longest_context``, or ``longest`` as far as there is room.
+        """
+        assert rows.longest_context <= self.capacity, "the context is longer than the slots"
+        stretch = slice(0, rows.longest_context if longest is None else min(longest, self.capacity))
         return self.keys[layer, rows.slots, stretch], self.values[layer, rows.slots, stretch]
 
     def _by_slot(self) -> tuple[tuple[Tensor, int], ...]:

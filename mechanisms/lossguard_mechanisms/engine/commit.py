@@ -31,8 +31,10 @@ class TreeStash:
     tree: Tree
     layout: PageLayout
     sources: Tensor | None  # [B, N, width] of the convolution; None without delta layers
+    bits: Tensor | None = None  # [B, N] ancestors, see ``paged_step.own_bits``: kernels have filled the stash
     deltas: list[DeltaStash] = field(default_factory=list)
-    columns: list[Tensor] = field(default_factory=list)  # each [B, width - 1 + N, C]
+    columns: list[Tensor] = field(default_factory=list)
+    """Inputs of the convolution: each [B, width - 1 + N, C] with the past, from kernels [B * N, C] without."""
 
 
 def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_values: PagedKeyValues) -> None:
@@ -41,8 +43,21 @@ def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_value
         key_values.move(stash.layout, path.nodes)  # a chain's nodes are in place already
     if stash.deltas:
         last = path.nodes.gather(1, path.num_nodes[:, None] - 1)  # [B, 1]
+        if stash.bits is not None:
+            _commit_by_kernels(stash, path, last.flatten(), recurrent)
+            return
         _commit_recurrent(stash, path, last, recurrent)
         _commit_convolution(stash, last, recurrent)
+
+
+def _commit_by_kernels(stash: TreeStash, path: Path, last: Tensor, recurrent: RecurrentSlots) -> None:
+    from lossguard_mechanisms.engine import convolution_kernel, delta_tree_kernel  # need triton
+
+    assert stash.sources is not None, "delta layers have convolutions"
+    on_path, slots = _on_path(path, stash.tree.num_nodes), stash.rows.slots
+    for place, (delta, channels) in enumerate(zip(stash.deltas, stash.columns, strict=True)):
+        delta_tree_kernel.commit_delta_in_place(delta, on_path, last, recurrent.recurrent[place], slots)
+        convolution_kernel.commit_convolution_in_place(channels, recurrent.conv[place], slots, stash.sources, last)
 
 
 def _commit_recurrent(stash: TreeStash, path: Path, last: Tensor, recurrent: RecurrentSlots) -> None:

@@ -146,11 +146,13 @@ class DecodeStage:
         )
         ancestors = None if tree.is_chain else tree.ancestors
         delta = self._config.delta
+        layout = memory.key_values.layout(rows, inputs.block_table, ancestors=ancestors)
         stash = TreeStash(
             rows=rows,
             tree=tree,
-            layout=memory.key_values.layout(rows, inputs.block_table, ancestors=ancestors),
+            layout=layout,
             sources=None if delta is None else convolution_sources(tree.parents, width=delta.conv_width),
+            bits=None if layout.step is None else layout.step.bits,
         )
         mixing = TreeMixing(
             stash, recurrent=memory.recurrent, key_values=memory.key_values, arithmetic=self._arithmetic

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,10 +56,9 @@ class DecodeGraphs:
         """One decode step of greedy sequences; states are committed, tokens are not appended."""
         needed = max(sequence.num_computed for sequence in sequences) + self._stage.num_nodes
         graph = self._graph_for(len(sequences), needed)
-        graph.load(sequences, self._memory)
-        graph.replay()
-        count = len(sequences)
-        return DecodedStep(tokens=graph.path.emitted[:count].tolist(), sizes=graph.path.num_nodes[:count].tolist())
+        graph.load(sequences)
+        emitted, sizes = graph.replay(len(sequences))
+        return DecodedStep(tokens=emitted, sizes=sizes)
 
     @torch.inference_mode()
     def capture(self, num_sequences: int) -> None:
@@ -72,25 +70,10 @@ class DecodeGraphs:
         batch = next(tier for tier in self._batches if tier >= num_sequences)
         context = next(tier for tier in self._contexts if tier >= needed)
         if (batch, context) not in self._captured:
-            inputs = self._empty_inputs(batch, context)
-            self._captured[batch, context] = _Captured(inputs, self._decode, self._pool)
+            width = -(-context // self._memory.sizes.page_size)
+            numbers = _Numbers(self._memory, batch=batch, width=width, longest_context=context)
+            self._captured[batch, context] = _Captured(numbers, self._decode, self._pool)
         return self._captured[batch, context]
-
-    def _empty_inputs(self, batch: int, context: int) -> DecodeInputs:
-        """All rows are padding."""
-        memory = self._memory
-        width = -(-context // memory.sizes.page_size)
-
-        def filled(shape: tuple[int, ...], value: int) -> Tensor:
-            return torch.full(shape, value, dtype=torch.int64, device=memory.sizes.device)
-
-        return DecodeInputs(
-            anchors=filled((batch,), 0),
-            slots=filled((batch,), memory.spare_slot),
-            past_lengths=filled((batch,), 0),
-            block_table=filled((batch, width), memory.spare_page),
-            longest_context=context,
-        )
 
     def _decode(self, inputs: DecodeInputs) -> Path:
         prepared = self._stage.prepare(inputs)
@@ -100,40 +83,61 @@ class DecodeGraphs:
         return self._stage.settle(prepared, chosen, output.features)
 
 
+class _Numbers:
+    """A graph's inputs, all in one tensor, so that the host writes a step's numbers in one copy."""
+
+    def __init__(self, memory: Memory, *, batch: int, width: int, longest_context: int) -> None:
+        self._batch, self._width = batch, width
+        self._spare_slot, self._spare_page = memory.spare_slot, memory.spare_page
+        self._device = self._packed(()).to(memory.sizes.device)
+        anchors, slots, past_lengths, table = self._device.split((batch, batch, batch, batch * width))
+        self.inputs = DecodeInputs(
+            anchors=anchors,
+            slots=slots,
+            past_lengths=past_lengths,
+            block_table=table.view(batch, width),
+            longest_context=longest_context,
+        )
+
+    def write(self, sequences: Several[Sequence]) -> None:
+        """Rows that are not needed become padding."""
+        self._device.copy_(self._packed(sequences))
+
+    def _packed(self, sequences: Several[Sequence]) -> Tensor:
+        """Anchors, slots, past lengths and block tables, one after the other."""
+        missing, width = self._batch - len(sequences), self._width
+        columns = (
+            [sequence.tokens[-1] for sequence in sequences] + [0] * missing,
+            [sequence.slot for sequence in sequences] + [self._spare_slot] * missing,
+            [sequence.num_computed for sequence in sequences] + [0] * missing,
+        )
+        spare = [self._spare_page] * width
+        tables = [[*sequence.pages[:width], *spare][:width] for sequence in sequences] + [spare] * missing
+        return torch.tensor([number for row in (*columns, *tables) for number in row])
+
+
 class _Captured:
     """One graph with its inputs and outputs."""
 
-    def __init__(self, inputs: DecodeInputs, decode: Callable[[DecodeInputs], Path], pool: Any) -> None:
-        self._inputs = inputs
-        self._empty = replace(inputs, **{name: getattr(inputs, name).clone() for name in _NAMES})
+    def __init__(self, numbers: _Numbers, decode: Callable[[DecodeInputs], Path], pool: Any) -> None:
+        self._numbers = numbers
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(NUM_WARM_UPS):
-                decode(inputs)
+                decode(numbers.inputs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self.path: Path = decode(inputs)
+            path = decode(numbers.inputs)
+            self._answer = torch.cat((path.emitted, path.num_nodes[:, None]), dim=1)
 
-    def load(self, sequences: Several[Sequence], memory: Memory) -> None:
-        """Write the step's numbers; rows that are not needed become padding."""
-        spare, width = memory.spare_page, self._inputs.block_table.shape[1]
-        tables = [[*sequence.pages[:width], *([spare] * (width - len(sequence.pages)))] for sequence in sequences]
-        columns = {
-            "anchors": [sequence.tokens[-1] for sequence in sequences],
-            "slots": [sequence.slot for sequence in sequences],
-            "past_lengths": [sequence.num_computed for sequence in sequences],
-            "block_table": tables,
-        }
-        for name, values in columns.items():
-            target: Tensor = getattr(self._inputs, name)
-            target[: len(sequences)].copy_(torch.tensor(values))
-            target[len(sequences) :].copy_(getattr(self._empty, name)[len(sequences) :])
+    def load(self, sequences: Several[Sequence]) -> None:
+        """Write the step's numbers."""
+        self._numbers.write(sequences)
 
-    def replay(self) -> None:
-        """Run it."""
+    def replay(self, num_sequences: int) -> tuple[list[list[int]], list[int]]:
+        """(tokens, how many of them) of each sequence."""
         self._graph.replay()
-
-
-_NAMES = ("anchors", "slots", "past_lengths", "block_table")
+        rows = self._answer[:num_sequences].tolist()
+        return [row[:-1] for row in rows], [row[-1] for row in rows]

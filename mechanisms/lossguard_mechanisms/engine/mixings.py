@@ -59,6 +59,8 @@ class TreeMixing:
     def convolve(self, layer: int, channels: Tensor, weight: Tensor) -> Tensor:
         """See ``Mixing``."""
         assert self._stash.sources is not None, "delta layers have convolutions"
+        if self._stash.bits is not None:
+            return self._convolve_by_kernel(channels, weight, self._stash.sources)
         past = self._recurrent.conv[len(self._stash.columns)].index_select(0, self._stash.rows.slots)
         mixed, columns = verify_convolution(self._by_tree(channels), weight, past, self._stash.sources)
         self._stash.columns.append(columns)
@@ -66,6 +68,8 @@ class TreeMixing:
 
     def recur(self, layer: int, inputs: DeltaInputs) -> Tensor:
         """See ``Mixing``."""
+        if self._stash.bits is not None:
+            return self._recur_by_kernel(inputs, self._stash.bits)
         state = self._recurrent.recurrent[len(self._stash.deltas)].index_select(0, self._stash.rows.slots)
         nodes = DeltaInputs(
             query=self._by_tree(inputs.query),
@@ -77,6 +81,21 @@ class TreeMixing:
         mixed, stash = verify_delta(nodes, self._stash.tree.ancestors, state, arithmetic=self._arithmetic)
         self._stash.deltas.append(stash)
         return mixed.flatten(0, 1)
+
+    def _convolve_by_kernel(self, channels: Tensor, weight: Tensor, sources: Tensor) -> Tensor:
+        from lossguard_mechanisms.engine.convolution_kernel import convolve_tree  # needs triton
+
+        past = self._recurrent.conv[len(self._stash.columns)]
+        self._stash.columns.append(channels)
+        return convolve_tree(channels, weight, past, self._stash.rows.slots, sources)
+
+    def _recur_by_kernel(self, inputs: DeltaInputs, bits: Tensor) -> Tensor:
+        from lossguard_mechanisms.engine.delta_tree_kernel import verify_delta_in_place  # needs triton
+
+        states = self._recurrent.recurrent[len(self._stash.deltas)]
+        mixed, stash = verify_delta_in_place(inputs, bits, states, self._stash.rows.slots)
+        self._stash.deltas.append(stash)
+        return mixed
 
     def _by_tree(self, x: Tensor) -> Tensor:
         parted: Tensor = x.unflatten(0, (-1, self._stash.tree.num_nodes))

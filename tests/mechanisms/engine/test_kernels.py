@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("part", ["attention", "delta"])
+@pytest.mark.parametrize("part", ["attention", "delta", "trees", "convolution"])
 def test_kernels_in_the_interpreter(part: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'mechanisms'}"}
     done = subprocess.run(
