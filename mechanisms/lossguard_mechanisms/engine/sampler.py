@@ -100,7 +100,9 @@ def _processed(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
     if all(row.process is None for row in rows):
         return logits
     scores = logits.to(torch.float32, copy=True)  # a processor may write into what it is given
-    parts = [part if row.process is None else row.process(part) for part, row in zip(scores.split(1), rows, strict=True)]
+    parts = [
+        part if row.process is None else row.process(part) for part, row in zip(scores.split(1), rows, strict=True)
+    ]
     return torch.cat(parts)
 
 
