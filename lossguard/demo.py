@@ -6,7 +6,7 @@ Not covered: this is an exhibit, not the instrument's error rates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,44 @@ class DemoResult:
         }
 
 
-def _options(system: SystemConfig, override: Mapping[str, Any]) -> dict[str, Any]:
-    """The system's options, changed. Packed weights are an option of CPUs with bfloat16 products only."""
-    options = {**system.options, **override}
-    if options.get("packed_weights") and (override.get("device", "cpu") != "cpu" or not can_pack_weights()):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """What is to be shown: a target, prompts and places of faults by a seed, on a device (None: the systems' own)."""
+
+    target: str = DEFAULT_TARGET
+    seed: int = DEFAULT_SEED
+    device: str | None = None
+
+
+def run_demo(
+    demo: Demo,
+    *,
+    folder: Path = Path(".lossguard"),
+    resume: Path | None = None,
+    listener: Listener | None = None,
+    command: Sequence[str] = (),
+) -> DemoResult:
+    """Judge the demo's candidates.
+
+    Raises UsageError LG0407 (the target's files are not here) or LG0408 (no such target), and what ``run_gate`` does.
+    """
+    target = demo_target(demo.target)
+    config = target.config(demo.seed)
+    systems = {name: replace(system, options=_options(system, demo.device)) for name, system in config.systems.items()}
+    plan = Plan(
+        replace(config, systems=systems),
+        candidates=[expected.candidate for expected in target.expected],
+        budget=target.budget,
+        folder=folder,
+        resume=resume,
+    )
+    return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=target.expected)
+
+
+def _options(system: SystemConfig, device: str | None) -> dict[str, Any]:
+    """The system's options. Packed weights are given in configurations of CPUs with bfloat16 products only."""
+    options = {**system.options, **({} if device is None else {"device": device})}
+    if options.get("packed_weights") and (device not in (None, "cpu") or not can_pack_weights()):
         del options["packed_weights"]
     return options
 
@@ -83,32 +117,3 @@ def can_pack_weights() -> bool:
 
     is_available: bool = torch.backends.mkldnn.is_available()
     return is_available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def run_demo(
-    *,
-    target: str = DEFAULT_TARGET,
-    seed: int = DEFAULT_SEED,
-    folder: Path = Path(".lossguard"),
-    resume: Path | None = None,
-    listener: Listener | None = None,
-    command: Sequence[str] = (),
-    overrides: Mapping[str, Any] | None = None,
-) -> DemoResult:
-    """Judge the demo's candidates. ``overrides`` changes options of all systems (a device, say).
-
-    Raises UsageError LG0407 (the target's files are not here) or LG0408 (no such target), and what ``run_gate`` does.
-    """
-    chosen = demo_target(target)
-    config = chosen.config(seed)
-    systems = {
-        name: replace(system, options=_options(system, overrides or {})) for name, system in config.systems.items()
-    }
-    plan = Plan(
-        replace(config, systems=systems),
-        candidates=[expected.candidate for expected in chosen.expected],
-        budget=chosen.budget,
-        folder=folder,
-        resume=resume,
-    )
-    return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=chosen.expected)

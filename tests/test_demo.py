@@ -9,7 +9,7 @@ import pytest
 
 from lossguard import demo_targets
 from lossguard.cli import main
-from lossguard.demo import run_demo
+from lossguard.demo import Demo, run_demo
 from lossguard.demo_targets import HYBRID, SMOLLM2, DemoTarget, demo_target
 from lossguard.engines.base import EngineSpec
 from lossguard.engines.transformers_options import parse_options as parse_transformers_options
@@ -83,7 +83,7 @@ def test_an_unknown_target_names_the_near_miss() -> None:
 @pytest.mark.slow
 def test_every_verdict_of_the_demo_is_right(tmp_path: Path) -> None:
     """All systems, sizes and prompts of ``make demo``; then the command that its report prints for a failure."""
-    result = run_demo(folder=tmp_path)
+    result = run_demo(Demo(), folder=tmp_path)
     assert [row[0] for row in result.rows() if row[3] == "WRONG"] == []
     assert result.exit_code == 0
     claim = result.gate.claim("wrong-token/lossless")

@@ -29,18 +29,11 @@ def demo(
 
     Exits 0 only if each gets the verdict, by the named check, that it must get.
     """
-    from lossguard.demo import run_demo
+    from lossguard.demo import Demo, run_demo
     from lossguard.report.terminal import render_outcome, render_table
 
-    result = run_demo(
-        target=target,
-        seed=seed,
-        folder=folder,
-        resume=resume,
-        listener=ConsoleListener(),
-        command=sys.argv,
-        overrides={"device": device} if device else {},
-    )
+    shown = Demo(target=target, seed=seed, device=device)
+    result = run_demo(shown, folder=folder, resume=resume, listener=ConsoleListener(), command=sys.argv)
     write_report(json_path, result.to_json())
     write(f"\n{render_outcome(result.gate.report)}\n\n{render_table(result.rows())}\n")
     write("demo: every verdict is right" if result.exit_code == 0 else "demo: a verdict is WRONG")
