@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lossguard import demo_targets
-from lossguard.cli import main
+from lossguard.cli.main import run
 from lossguard.demo import Demo, run_demo
 from lossguard.demo_targets import HYBRID, SMOLLM2, DemoTarget, demo_target
 from lossguard.engines.base import EngineSpec
@@ -69,7 +69,7 @@ def test_without_the_committed_weights_it_says_what_is_missing(
         HYBRID.config(17)
     assert str(tmp_path / "fixtures" / "hybrid-target") in str(found.value)
     assert SMOLLM2.config(17).model == "smollm2"
-    assert main.run(["demo", "--folder", str(tmp_path / "runs")]) == 4
+    assert run(["demo", "--folder", str(tmp_path / "runs")]) == 4
     assert "lossguard demo --target smollm2" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
