@@ -10,7 +10,7 @@ from lossguard.records import Request, ServedOutput
 
 
 def post_processed(extensions: Sequence[Extension], request: Request, output: ServedOutput) -> ServedOutput:
-    """The reply after each of the functions in turn. Raises EngineError LG0211 if one gives back something else."""
+    """The reply after each of the functions in turn. Raises EngineError LG0218 if one gives back something else."""
     for extension in extensions:
         output = extension.load()(output, request, **extension.arguments)
         if not isinstance(output, ServedOutput):
@@ -18,6 +18,6 @@ def post_processed(extensions: Sequence[Extension], request: Request, output: Se
                 f"the post processor {extension.target} returned a {type(output).__name__}",
                 why="what it returns is the reply that will be judged",
                 fix="return a ServedOutput (dataclasses.replace of the one given)",
-                code="LG0211",
+                code="LG0218",
             )
     return output

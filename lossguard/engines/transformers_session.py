@@ -63,7 +63,7 @@ class Session:
         self._loaded: LoadedSystem | None = None
 
     def serve(self, requests: Sequence[Request]) -> list[ServedOutput]:
-        """Serve one batch and let the post processors act on it. Raises EngineError LG0209 to LG0211."""
+        """Serve one batch and let the post processors act on it. Raises EngineError LG0209 to LG0211, LG0218."""
         outputs = self._run(lambda system: serve_batch(system, requests), f"request {requests[0].id!r}")
         extensions = self._spec.options.post_processors
         pairs = zip(requests, outputs, strict=True)

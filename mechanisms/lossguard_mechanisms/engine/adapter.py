@@ -61,7 +61,7 @@ class EmbeddedEngine:
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Yield outputs as they end.
 
-        Raises UsageError LG0207 or LG0208 before anything runs, LG1504 or EngineError LG0211 or LG1501 later.
+        Raises UsageError LG0207 or LG0208 before anything runs, LG1504 or EngineError LG0218 or LG1501 later.
         """
         self._check(requests)
         return self._session.serve(self._ordered(requests), None)

@@ -157,7 +157,7 @@ def test_post_processors_change_finished_replies_of_speculation_too(folder: Path
 
 
 def test_a_post_processor_that_returns_no_reply_is_an_error(folder: Path) -> None:
-    with pytest.raises(EngineError, match="LG0211"):
+    with pytest.raises(EngineError, match="LG0218"):
         list(engine(folder, post_processors=[f"{SAMPLES}:no_output"]).serve(requests(2)))
 
 
