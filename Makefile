@@ -26,14 +26,17 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
-	mutation bench-scoring bench-w12 clean
+.PHONY: help env demo demo-smollm2 claims claims-record test test-slow test-matrix test-servers lint format types layers \
+	sizes mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-demo: env ## seven candidates on a real model: two must pass, five must fail
+demo: env ## seven candidates on the committed hybrid model: two must pass, five must fail
 	$(BIN)/lossguard demo
+
+demo-smollm2: env ## the same on SmolLM2-135M, served by transformers
+	$(BIN)/lossguard demo --target smollm2
 
 claims: env ## this repository's own claims on recorded replies: two must pass, four faults must be found
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) tests/claims/test_own_systems.py \

@@ -1,4 +1,4 @@
-"""The demo: the whole instrument on a real model, with candidates whose right verdict is known.
+"""The demo: the whole instrument on a small model, with candidates whose right verdict is known.
 
 Covered: two lossless candidates must PASS, five lossy ones must FAIL at least by the check that is named.
 Not covered: this is an exhibit, not the instrument's error rates.
@@ -6,51 +6,18 @@ Not covered: this is an exhibit, not the instrument's error rates.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from lossguard.config import Config, PromptsConfig, SystemConfig, config_from_mapping
+from lossguard.config import SystemConfig
+from lossguard.demo_targets import DEFAULT_TARGET, Expectation, demo_target
 from lossguard.gate import run_gate
 from lossguard.gate_result import EXIT_FAIL, EXIT_PASS, GateResult
 from lossguard.listener import Listener
-from lossguard.plan import DEFAULT_SEED, Budget, Plan
-from lossguard.records import Claim, Verdict
-
-DEMO_BUDGET = Budget(name="demo", num_requests=240, max_tokens=64, num_calibration=80)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """The verdict that a candidate must get, the check that must fail, and checks that must pass all the same."""
-
-    candidate: str
-    verdict: Verdict
-    failing_check: str | None = None
-    passing_check: str | None = None
-
-    def is_met_by(self, claim: Claim) -> bool:
-        """Whether the claim has this verdict, by this check."""
-        verdicts = {check.check: check.verdict for check in claim.evidence.checks}
-        return (
-            claim.verdict is self.verdict
-            and (self.failing_check is None or verdicts.get(self.failing_check) is Verdict.FAIL)
-            and (self.passing_check is None or verdicts.get(self.passing_check) is Verdict.PASS)
-        )
-
-
-EXPECTED = (
-    Expectation(candidate="other-batches", verdict=Verdict.PASS),
-    Expectation(candidate="biased-ids", verdict=Verdict.FAIL, failing_check="rate"),
-    Expectation(candidate="wrong-token", verdict=Verdict.FAIL, failing_check="event", passing_check="rate"),
-    Expectation(candidate="early-stop", verdict=Verdict.FAIL, failing_check="event"),
-    Expectation(candidate="cut-replies", verdict=Verdict.FAIL, failing_check="structure"),
-    Expectation(candidate="swapped-ties", verdict=Verdict.FAIL, failing_check="near-tie"),
-    Expectation(candidate="prompt-lookup", verdict=Verdict.PASS),
-)
+from lossguard.plan import DEFAULT_SEED, Plan
+from lossguard.records import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,31 +69,44 @@ class DemoResult:
         }
 
 
-def demo_config(seed: int) -> Config:
-    """The built-in configuration, with prompts redrawn by ``seed``."""
-    text = resources.files("lossguard").joinpath("demo.toml").read_text(encoding="utf-8")
-    config = config_from_mapping(tomllib.loads(text), source="demo.toml")
-    return replace(
-        config,
-        systems={name: _redrawn(system, seed) for name, system in config.systems.items()},
-        prompts=PromptsConfig(sets=config.prompts.sets, seed=seed),
-        seed=seed,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """What is to be shown: a target, prompts and places of faults by a seed, on a device (None: the systems' own)."""
+
+    target: str = DEFAULT_TARGET
+    seed: int = DEFAULT_SEED
+    device: str | None = None
+
+
+def run_demo(
+    demo: Demo,
+    *,
+    folder: Path = Path(".lossguard"),
+    resume: Path | None = None,
+    listener: Listener | None = None,
+    command: Sequence[str] = (),
+) -> DemoResult:
+    """Judge the demo's candidates.
+
+    Raises UsageError LG0407 (the target's files are not here) or LG0408 (no such target), and what ``run_gate`` does.
+    """
+    target = demo_target(demo.target)
+    config = target.config(demo.seed)
+    systems = {name: replace(system, options=_options(system, demo.device)) for name, system in config.systems.items()}
+    plan = Plan(
+        replace(config, systems=systems),
+        candidates=[expected.candidate for expected in target.expected],
+        budget=target.budget,
+        folder=folder,
+        resume=resume,
     )
+    return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=target.expected)
 
 
-def _redrawn(system: SystemConfig, seed: int) -> SystemConfig:
-    """The same system with its faults' places drawn by ``seed``; faults that have no seed strike everywhere."""
-    options = dict(system.options)
-    for key in ("logits_processors", "post_processors"):
-        if key in options:
-            options[key] = [{**table, "seed": seed} if "every" in table else table for table in options[key]]
-    return replace(system, options=options)
-
-
-def _options(system: SystemConfig, override: Mapping[str, Any]) -> dict[str, Any]:
-    """The system's options, changed. Packed weights are an option of CPUs with bfloat16 products only."""
-    options = {**system.options, **override}
-    if options.get("packed_weights") and (override.get("device", "cpu") != "cpu" or not can_pack_weights()):
+def _options(system: SystemConfig, device: str | None) -> dict[str, Any]:
+    """The system's options. Packed weights are given in configurations of CPUs with bfloat16 products only."""
+    options = {**system.options, **({} if device is None else {"device": device})}
+    if options.get("packed_weights") and (device not in (None, "cpu") or not can_pack_weights()):
         del options["packed_weights"]
     return options
 
@@ -137,28 +117,3 @@ def can_pack_weights() -> bool:
 
     is_available: bool = torch.backends.mkldnn.is_available()
     return is_available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def run_demo(
-    *,
-    seed: int = DEFAULT_SEED,
-    folder: Path = Path(".lossguard"),
-    resume: Path | None = None,
-    listener: Listener | None = None,
-    command: Sequence[str] = (),
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
-) -> DemoResult:
-    """Judge the demo's candidates. ``overrides`` changes options by system (a device, say)."""
-    config = demo_config(seed)
-    systems = {
-        name: replace(system, options=_options(system, (overrides or {}).get(name, {})))
-        for name, system in config.systems.items()
-    }
-    plan = Plan(
-        replace(config, systems=systems),
-        candidates=[expected.candidate for expected in EXPECTED],
-        budget=DEMO_BUDGET,
-        folder=folder,
-        resume=resume,
-    )
-    return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=EXPECTED)

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lossguard.cli.console import ConsoleListener
-from lossguard.demo import EXPECTED
+from lossguard.demo_targets import SMOLLM2
 from lossguard.selftest.detection import GATE, NUM_SAMPLES, TOKENS, Curve, DetectionPlan, measure_detection
 from lossguard.selftest.detection_table import detection_table
 from lossguard_suites.adversarial.faults import CONTROLS as SUITE
 
 START, END = "<!-- detection: begin (python -m tools.detection) -->", "<!-- detection: end -->"
 CONTROLS = (
-    *(expected.candidate for expected in EXPECTED if expected.verdict.is_pass),
+    *(expected.candidate for expected in SMOLLM2.expected if expected.verdict.is_pass),
     *(item.name for item in SUITE),
 )
 

@@ -1,4 +1,4 @@
-"""``lossguard demo``: the instrument on a real model, with candidates whose right verdict is known."""
+"""``lossguard demo``: the instrument on a small model, with candidates whose right verdict is known."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     json_path: Annotated[Path | None, typer.Option("--json", help="write the JSON report to this file")] = None,
+    target: Annotated[str, typer.Option(help="the model: hybrid (in a checkout) or smollm2")] = "hybrid",
     seed: Annotated[int, typer.Option(help="redraws prompts, and where the faults strike")] = 17,
     folder: Annotated[Path, typer.Option(help="where run folders are made")] = Path(".lossguard"),
     resume: Annotated[Path | None, typer.Option(help="continue this run folder")] = None,
     device: Annotated[str | None, typer.Option(help="device of all systems, such as cuda")] = None,
 ) -> int:
-    """Judge seven candidates on SmolLM2-135M: two lose nothing and must pass, five lose something and must fail.
+    """Judge seven candidates on a small model: two lose nothing and must pass, five lose something and must fail.
 
     Exits 0 only if each gets the verdict, by the named check, that it must get.
     """
-    from lossguard.demo import demo_config, run_demo
+    from lossguard.demo import Demo, run_demo
     from lossguard.report.terminal import render_outcome, render_table
 
-    overrides = {name: {"device": device} for name in demo_config(seed).systems} if device else {}
-    result = run_demo(
-        seed=seed, folder=folder, resume=resume, listener=ConsoleListener(), command=sys.argv, overrides=overrides
-    )
+    shown = Demo(target=target, seed=seed, device=device)
+    result = run_demo(shown, folder=folder, resume=resume, listener=ConsoleListener(), command=sys.argv)
     write_report(json_path, result.to_json())
     write(f"\n{render_outcome(result.gate.report)}\n\n{render_table(result.rows())}\n")
     write("demo: every verdict is right" if result.exit_code == 0 else "demo: a verdict is WRONG")

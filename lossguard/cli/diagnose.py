@@ -27,17 +27,19 @@ def doctor(
     run: Annotated[
         Path | None, typer.Option(help="with --scorer: score what this run kept (default: a few replies made now)")
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="a lossguard.toml (default: the demo's)")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="a lossguard.toml (default: the built-in model)")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="write the findings to this file")] = None,
 ) -> int:
     """Show versions, devices, engines and scorers, try the baseline, and estimate what each budget costs."""
     from lossguard.config import load_config
-    from lossguard.demo import demo_config
+    from lossguard.demo_targets import SMOLLM2
     from lossguard.gate import doctor as diagnose
     from lossguard.gate_result import EXIT_INTERNAL, EXIT_PASS
     from lossguard.plan import DEFAULT_SEED
 
-    loaded = load_config(config) if config else demo_config(DEFAULT_SEED)
+    loaded = load_config(config) if config else SMOLLM2.config(DEFAULT_SEED)
     if scorer is not None:
         return _compare(loaded, scorer, (baseline, run), json_path)
     if run is not None:

@@ -82,7 +82,7 @@ class TransformersEngine:
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Yield outputs batch by batch.
 
-        Raises UsageError LG0207 or LG0208 before anything runs, EngineError LG0209 to LG0212 later.
+        Raises UsageError LG0207 or LG0208 before anything runs, EngineError LG0209 to LG0212 or LG0218 later.
         """
         check_requests(requests, self._limits())
         batches = plan_batches(requests, self._spec.options)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +12,8 @@ import torch
 
 from lossguard.engines.base import ForcedPrefix
 from lossguard.engines.model_facts import ModelFacts
+from lossguard.engines.post_processing import post_processed
+from lossguard.engines.torch_threads import torch_threads
 from lossguard.engines.transformers_generation import LoadedSystem, decode_forced, serve_batch
 from lossguard.engines.transformers_loading import load_model, resolve_device
 from lossguard.engines.transformers_options import TransformersOptions
@@ -62,9 +63,11 @@ class Session:
         self._loaded: LoadedSystem | None = None
 
     def serve(self, requests: Sequence[Request]) -> list[ServedOutput]:
-        """Serve one batch and let the post processors act on it. Raises EngineError LG0209 to LG0211."""
+        """Serve one batch and let the post processors act on it. Raises EngineError LG0209 to LG0211, LG0218."""
         outputs = self._run(lambda system: serve_batch(system, requests), f"request {requests[0].id!r}")
-        return [self._post_processed(request, output) for request, output in zip(requests, outputs, strict=True)]
+        extensions = self._spec.options.post_processors
+        pairs = zip(requests, outputs, strict=True)
+        return [post_processed(extensions, request, output) for request, output in pairs]
 
     def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
         """Decode one batch along recorded replies. Raises EngineError LG0209 or LG0211."""
@@ -101,37 +104,12 @@ class Session:
         return self._loaded
 
     def _run(self, work: Callable[[LoadedSystem], Result], what: str) -> Result:
-        with _threads(resolve_threads(self._spec.options)[0]):
+        with torch_threads(resolve_threads(self._spec.options)[0]):
             system = self.load()
             try:
                 return work(system)
             except GENERATION_ERRORS as error:
                 raise _broke(self._spec.name, what, error) from error
-
-    def _post_processed(self, request: Request, output: ServedOutput) -> ServedOutput:
-        for extension in self._spec.options.post_processors:
-            output = extension.load()(output, request, **extension.arguments)
-            if not isinstance(output, ServedOutput):
-                raise EngineError(
-                    f"the post processor {extension.target} returned a {type(output).__name__}",
-                    why="what it returns is the reply that will be judged",
-                    fix="return a ServedOutput (dataclasses.replace of the one given)",
-                    code="LG0211",
-                )
-        return output
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """torch's thread count is global: other parts of this process get theirs back."""
-    before = torch.get_num_threads()
-    if number != before:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        if number != before:
-            torch.set_num_threads(before)
 
 
 def _broke(name: str, what: str, error: BaseException) -> EngineError:

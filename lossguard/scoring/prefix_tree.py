@@ -79,6 +79,22 @@ def build_roots(prompt: Sequence[int], replies: Sequence[Reply], sampling: int, 
     return [_grow(np.asarray(prompt, dtype=np.int64), group, 0, sampling) for group in groups]
 
 
+def nested_groups(replies: Sequence[Reply]) -> list[list[Reply]]:
+    """Replies in groups within which all inputs are the beginning of the longest reply's.
+
+    The tree of such a group never forks: one pass scores all of it, and no cache is needed.
+    """
+    groups: list[list[Reply]] = []
+    for reply in sorted(replies, key=lambda reply: len(reply.ids), reverse=True):
+        inputs = reply.ids[:-1]
+        home = next((group for group in groups if np.array_equal(group[0].ids[: len(inputs)], inputs)), None)
+        if home is None:
+            groups.append([reply])
+        else:
+            home.append(reply)
+    return groups
+
+
 def _grow(head: IntArray, replies: list[Reply], start: int, sampling: int) -> Node:
     """A node of all outputs from ``start`` that these replies share; ``head`` are inputs before its reply tokens.
 

@@ -18,7 +18,7 @@ from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.grammar_masks import GrammarMasks, load_grammar_masks
 from lossguard.scoring.head_columns import tile_sizes
 from lossguard.scoring.lm_head import Fp32Head, build_head, verify_head
-from lossguard.scoring.prefix_tree import Node, build_roots, check_job, cut_reply
+from lossguard.scoring.prefix_tree import Node, Reply, build_roots, check_job, cut_reply, nested_groups
 from lossguard.scoring.replayed_parameters import CONVENTIONS, ReplayedRequest, replayed_request
 from lossguard.scoring.score_sheet import ScoreSheet
 from lossguard.scoring.scoring_pass import PassPlan, ScoringPass
@@ -34,6 +34,16 @@ _CUDA_BUDGET: Final = (16384, "16,384 tokens a pass: enough to fill a GPU")
 class _Sharing:
     enabled: bool
     reason: str
+    is_wanted: bool = True
+
+    @property
+    def joins_arms(self) -> bool:
+        """Whether a pass may score several arms: along a tree, or where one arm's inputs begin as another's."""
+        return self.enabled or self.is_wanted
+
+    def groups(self, replies: Sequence[Reply]) -> list[list[Reply]]:
+        """Replies to one prompt, by the tree that scores them; without a cache no tree may fork."""
+        return nested_groups(replies) if self.is_wanted and not self.enabled else [list(replies)]
 
 
 class TorchScorer:
@@ -170,7 +180,8 @@ class TorchScorer:
                 cut_reply(output.ids, sheet.first_slot(index, arm), num_embeddings)
                 for arm, output in enumerate(job.outputs)
             ]
-            roots += build_roots(job.request.prompt_ids, replies, keys[index], share=self._sharing.enabled)
+            for group in self._sharing.groups(replies):
+                roots += build_roots(job.request.prompt_ids, group, keys[index], share=self._sharing.joins_arms)
         return roots
 
 
@@ -235,12 +246,15 @@ def _check_head(model: nn.Module, backbone: Backbone, head: Fp32Head, dtype: tor
 
 def _choose_sharing(backbone: Backbone, spec: TorchScorerSpec, dtype: torch.dtype) -> _Sharing:
     if not spec.share_prefixes:
-        return _Sharing(enabled=False, reason="off: share_prefixes = false")
+        return _Sharing(enabled=False, reason="off: share_prefixes = false", is_wanted=False)
     problem = backbone.why_no_cache()
     if problem is None:
         problem = _check_sharing(backbone, dtype)
     if problem is not None:
-        return _Sharing(enabled=False, reason=f"off: {problem}; every arm is scored in a single pass of its own")
+        return _Sharing(
+            enabled=False,
+            reason=f"off: {problem}; an arm is scored in a pass of its own, or in that of one that begins alike",
+        )
     return _Sharing(enabled=True, reason="on: tails from a shared cache agree with single passes on a probe")
 
 

@@ -25,6 +25,7 @@ SHIPPED = {
 }
 DATA = {
     "lossguard/demo.toml",
+    "lossguard/demo_smollm2.toml",
     "lossguard/py.typed",
     "lossguard/report/schema/report-1.json",
     "lossguard/report/schema/session-1.json",
@@ -121,3 +122,10 @@ def test_the_command_line_starts(installed: Path, tmp_path: Path) -> None:
     done = run(installed, tmp_path, "-c", "from lossguard.cli import main; main()", "--help")
     assert done.returncode == 0, done.stderr
     assert "baseline" in done.stdout
+
+
+def test_the_demo_says_that_a_wheel_has_no_weights(installed: Path, tmp_path: Path) -> None:
+    done = run(installed, tmp_path, "-c", "from lossguard.cli import main; main()", "demo")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "LG0407" in done.stderr
+    assert "lossguard demo --target smollm2" in done.stderr

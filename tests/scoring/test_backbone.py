@@ -81,7 +81,28 @@ def test_layers_without_a_cache_fall_back_with_the_reason() -> None:
     assert "conv" in str(facts["share_prefixes_reason"])
     jobs = make_jobs(forked())
     for one, other in zip(shared.score(jobs), single.score(jobs), strict=True):
-        assert_same_scores(one, other, 0.0)
+        assert_same_scores(one, other, 1e-4)
+
+
+def test_without_a_cache_arms_that_begin_alike_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    config = Lfm2Config(**SHAPE, layer_types=["conv", "full_attention", "conv"], pad_token_id=0)
+    model = Lfm2ForCausalLM(config)
+    jobs = make_jobs([Case(prompt=[3, 4], replies=[[5, 6, 7, 8], [5, 6, 7, 9], [5, 6, 2], [4, 1]])])
+    scorers, num_rows = (build(model, share=True), build(model, share=False)), []
+    run = backbone.Backbone.run
+
+    def counted(self: backbone.Backbone, tokens: torch.Tensor) -> torch.Tensor:
+        num_rows.append(len(tokens))
+        return run(self, tokens)
+
+    monkeypatch.setattr(backbone.Backbone, "run", counted)
+    nested = scorers[0].score(jobs)
+    assert sum(num_rows) == 2
+    single = scorers[1].score(jobs)
+    assert sum(num_rows) == 2 + 4
+    for one, other in zip(nested, single, strict=True):
+        assert_same_scores(one, other, 1e-4)
 
 
 def test_a_cache_that_gives_other_states_falls_back_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lossguard.scoring.prefix_tree import MIN_SHARED_TOKENS, Node, Reply, build_roots, cut_reply
+from lossguard.scoring.prefix_tree import MIN_SHARED_TOKENS, Node, Reply, build_roots, cut_reply, nested_groups
 
 token = st.integers(0, 2)
 replies_of = st.lists(st.lists(token, max_size=40), min_size=1, max_size=5)
@@ -78,6 +78,19 @@ def test_long_second_forks_are_shared_and_short_ones_are_not() -> None:
 def test_without_sharing_every_arm_has_its_own_root() -> None:
     roots = build_roots([7], replies_from([[1, 2], [1, 2], []]), 0, share=False)
     assert [root.tokens.tolist() for root in roots] == [[7, 1], [7, 1]]
+
+
+def test_nested_replies_never_fork() -> None:
+    replies = replies_from([[1, 2, 3, 4], [], [1, 2, 9], [1, 8, 3], [1], [1, 2, 3, 5], [1, 8, 7]])
+    groups = nested_groups(replies)
+    together = sorted(sorted(reply.ids.tolist() for reply in group) for group in groups)
+    assert together == [[[], [1], [1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 9]], [[1, 8, 3], [1, 8, 7]]]
+    for group in groups:
+        (root,) = build_roots([7], group, 0, share=True)
+        assert not root.children
+        assert sorted(root.slots.tolist()) == sorted(
+            reply.first_slot + at for reply in group for at in range(len(reply.ids))
+        )
 
 
 def test_replies_are_cut_after_an_id_without_embedding() -> None:

@@ -116,13 +116,14 @@ def test_a_pending_fault_has_its_check(planted: Fault) -> None:
     assert planted.pending_check in check_names()
 
 
-def test_the_demo_plants_faults_of_the_list() -> None:
-    from lossguard.demo import demo_config
+@pytest.mark.parametrize("name", ["hybrid", "smollm2"])
+def test_the_demo_plants_faults_of_the_list(name: str) -> None:
+    from lossguard.demo_targets import demo_target
 
     targets = {plant.target for item in FAULTS for plant in item.plants}
     named = [
         table["factory"]
-        for system in demo_config(1).systems.values()
+        for system in demo_target(name).config(1).systems.values()
         for key in ("logits_processors", "post_processors")
         for table in system.options.get(key, ())
     ]

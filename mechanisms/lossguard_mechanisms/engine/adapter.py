@@ -29,9 +29,11 @@ class EmbeddedEngine:
     def __init__(self, spec: EngineSpec) -> None:
         """Reads options and ``config.json``; weights are loaded by the first ``serve``.
 
-        Raises UsageError LG0204 (options) or LG0206 (no model folder).
+        Raises UsageError LG0204 (options), LG0205 (a named function cannot be imported) or LG0206 (no model folder).
         """
         options = parse_options(spec)
+        for extension in options.extensions:
+            extension.load()
         facts = read_model_facts(spec.model_path)
         self._spec = SystemSpec(name=spec.name, model_path=spec.model_path, options=options, facts=facts)
         self._session = Session(self._spec)
@@ -59,7 +61,7 @@ class EmbeddedEngine:
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Yield outputs as they end.
 
-        Raises UsageError LG0207 or LG0208 before anything runs, LG1504 or EngineError LG1501 later.
+        Raises UsageError LG0207 or LG0208 before anything runs, LG1504 or EngineError LG0218 or LG1501 later.
         """
         self._check(requests)
         return self._session.serve(self._ordered(requests), None)

@@ -192,8 +192,9 @@ class EngineCore:
 
 
 def _needs_rows(sequence: Sequence) -> bool:
-    sampling = sequence.job.request.sampling
-    return not sampling.is_greedy or len(sequence.served) < sampling.min_tokens
+    job = sequence.job
+    sampling = job.request.sampling
+    return not sampling.is_greedy or len(sequence.served) < sampling.min_tokens or job.processing is not None
 
 
 def _is_plain(sequence: Sequence) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lossguard.engines.base import EngineSpec
+from lossguard.engines.extensions import Extension, parse_extensions
 from lossguard.engines.model_facts import ModelFacts
 from lossguard.engines.options import OptionReader, bad_option, refuse_unknown
 
@@ -43,6 +44,13 @@ class EmbeddedOptions:
     weights: str = "plain"
     """``w12``: linear layers and head in 12 bits, with the kernels of ``w12_gemm`` on CUDA, else decoded first."""
     logprobs: int = 0
+    logits_processors: tuple[Extension, ...] = ()
+    post_processors: tuple[Extension, ...] = ()
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """All functions that this system names."""
+        return (*self.logits_processors, *self.post_processors)
 
     def to_json(self) -> dict[str, Any]:
         """For fingerprints: every option, given or not."""
@@ -64,20 +72,30 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
         order=read.choice("order", "request", ORDERS),
         drafter=read.optional_text("drafter"),
         num_drafts=read.optional_positive("num_drafts"),
-        cuda_graphs=read.flag("cuda_graphs", default=True),
+        cuda_graphs=read.flag("cuda_graphs", default=not spec.options.get("logits_processors")),
         compiled=read.flag("compiled", default=False),
         packed_weights=read.flag("packed_weights", default=True),
         weights=read.choice("weights", "plain", WEIGHTS),
         logprobs=read.optional_positive("logprobs") or 0,
+        logits_processors=parse_extensions(spec.name, "logits_processors", spec.options.get("logits_processors", ())),
+        post_processors=parse_extensions(spec.name, "post_processors", spec.options.get("post_processors", ())),
     )
+    _refuse_contradictions(spec.name, options)
+    return options
+
+
+def _refuse_contradictions(name: str, options: EmbeddedOptions) -> None:
     if options.compiled and resolve_device(options)[0] == "cpu":
-        raise bad_option(spec.name, "has compiled = true, which is for CUDA devices")
+        raise bad_option(name, "has compiled = true, which is for CUDA devices")
     if options.compiled and options.weights != "plain":
         # layers differ in their escapes, and each would be a compilation of its own
-        raise bad_option(spec.name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
+        raise bad_option(name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
     if options.num_drafts is not None and options.drafter is None:
-        raise bad_option(spec.name, "has num_drafts but no drafter")
-    return options
+        raise bad_option(name, "has num_drafts but no drafter")
+    if options.logits_processors and options.drafter is not None:
+        raise bad_option(name, "has logits_processors and a drafter; they act on plain decoding, one token a pass")
+    if options.logits_processors and options.cuda_graphs:
+        raise bad_option(name, "has logits_processors and cuda_graphs = true; a graph runs no function of Python")
 
 
 def resolve_dtype(options: EmbeddedOptions, facts: ModelFacts) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,11 +17,13 @@ def row_sampling(sequence: Sequence, depth: int) -> RowSampling:
     """For the row of a node ``depth`` below the anchor; at a prompt's end the last prompt token stands for it."""
     job, index = sequence.job, len(sequence.served) + depth  # of the token in the reply
     sampling = job.request.sampling
+    assert job.processing is None or depth == 0, "logits processors act on plain decoding only (options)"
     return RowSampling(
         params=sampling,
         key=job.key,
         position=sequence.num_prompt + index,
         banned_ids=job.banned_ids if index < sampling.min_tokens else (),
+        process=None if job.processing is None else partial(job.processing, sequence.tokens),
     )
 
 

@@ -6,7 +6,7 @@ the logits move it little, so that the same request with the same key gets the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,12 +28,14 @@ class RowSampling:
     """Absolute position of the token to be chosen."""
     banned_ids: tuple[int, ...] = ()
     """Stop ids, as long as ``min_tokens`` are not reached."""
+    process: Callable[[Tensor], Tensor] | None = None
+    """From scores [1, V] in float32, after the bans, to those that the token is chosen by."""
 
 
 def choose(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
     """One token id [N] per row of ``logits`` [N, V]; ``rows`` has N entries."""
     assert logits.shape[0] == len(rows), "one entry per row of logits"
-    allowed = _without_banned(logits, rows)
+    allowed = _processed(_without_banned(logits, rows), rows)
     chosen = best_ids(allowed)
     sampled = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if sampled:
@@ -92,6 +94,16 @@ def _without_banned(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
         return logits
     index = torch.tensor(places, device=logits.device)
     return logits.index_put((index[:, 0], index[:, 1]), logits.new_tensor(-torch.inf))
+
+
+def _processed(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+    if all(row.process is None for row in rows):
+        return logits
+    scores = logits.to(torch.float32, copy=True)  # a processor may write into what it is given
+    parts = [
+        part if row.process is None else row.process(part) for part, row in zip(scores.split(1), rows, strict=True)
+    ]
+    return torch.cat(parts)
 
 
 def _sorted_cut(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:

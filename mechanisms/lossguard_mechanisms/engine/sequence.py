@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from lossguard.records import FinishReason, ReportedLogprobs, Request, ServedOutput
+from lossguard_mechanisms.engine.processors import Processing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Job:
     """Ids that are not served before ``min_tokens``."""
     forced_ids: tuple[int, ...] | None = None
     """Forced decode: the recorded reply, of which every token is fed whatever the engine would have served."""
+    processing: Processing | None = None
+    """What changes the scores of every token before one is chosen."""
     sent_ns: int = 0
 
     @property

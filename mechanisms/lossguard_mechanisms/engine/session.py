@@ -7,13 +7,16 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 
 from lossguard.engines.base import ForcedPrefix, Pace
+from lossguard.engines.extensions import BatchContext
+from lossguard.engines.post_processing import post_processed
+from lossguard.engines.torch_threads import torch_threads
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
 from lossguard_mechanisms.engine import sequence as sequences
@@ -21,6 +24,7 @@ from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.counter_random import request_key
 from lossguard_mechanisms.engine.loading import SystemSpec, load_core
 from lossguard_mechanisms.engine.options import resolve_threads
+from lossguard_mechanisms.engine.processors import Processing, processing_of
 
 Result = TypeVar("Result")
 
@@ -47,10 +51,10 @@ class Session:
                 while waiting and gate.opens(len(under_way)):
                     request = waiting.popleft()
                     under_way[request.id] = len(under_way) + 1.0
-                    core.add(self._job(request))
+                    core.add(self._run(partial(self._job, request), f"request {request.id!r}"))
                 for ended in self._run(core.step, f"{len(under_way)} requests"):
-                    output = ended.output()
-                    number = under_way.pop(output.request_id)
+                    number = under_way.pop(ended.job.request.id)
+                    output = post_processed(self._spec.options.post_processors, ended.job.request, ended.output())
                     yield output if pace is None else _with_under_way(output, number)
         finally:
             for request_id in under_way:
@@ -62,8 +66,9 @@ class Session:
         jobs = {f"{index}": prefix for index, prefix in enumerate(batch) if prefix.num_positions}
         for name, prefix in jobs.items():
             forced = prefix.served_ids[: prefix.num_positions]
-            job = self._job(replace(prefix.request, id=name))
-            core.add(replace(job, stop_ids=frozenset(), forced_ids=forced))
+            job = self._run(partial(self._job, prefix.request), f"request {prefix.request.id!r}")
+            named = replace(prefix.request, id=name)  # two prefixes may be of one request
+            core.add(replace(job, request=named, stop_ids=frozenset(), forced_ids=forced))
         found: dict[str, tuple[int, ...]] = {}
         while core.has_work:
             for ended in self._run(core.step, f"forced decode of {len(batch)} replies"):
@@ -87,18 +92,30 @@ class Session:
 
     def _job(self, request: Request) -> sequences.Job:
         sampling, eos = request.sampling, frozenset(self._spec.facts.eos_ids)
-        stops = frozenset(sampling.stop_ids) - (eos if sampling.ignore_eos else frozenset())
+        stops = tuple(token for token in sampling.stop_ids if not sampling.ignore_eos or token not in eos)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         return sequences.Job(
             request=request,
             key=request_key(seed, request.id, request.repeat_id),
-            stop_ids=stops,
+            stop_ids=frozenset(stops),
             banned_ids=tuple(sorted(stops)) if sampling.min_tokens else (),
+            processing=self._processing(request, stops),
             sent_ns=time.monotonic_ns(),
         )
 
+    def _processing(self, request: Request, stop_ids: tuple[int, ...]) -> Processing | None:
+        spec = self._spec
+        context = BatchContext(
+            requests=(request,),
+            prompt_length=len(request.prompt_ids),
+            stop_ids=stop_ids,
+            vocab_size=spec.facts.vocab_size,
+            model_path=spec.model_path,
+        )
+        return processing_of(spec.options.logits_processors, context)
+
     def _run(self, work: Callable[[], Result], what: str) -> Result:
-        with _threads(resolve_threads(self._spec.options)[0]):
+        with torch_threads(resolve_threads(self._spec.options)[0]):
             try:
                 return work()
             except STEP_ERRORS as error:
@@ -129,19 +146,6 @@ class _Gate:
 
 def _with_under_way(output: ServedOutput, number: float) -> ServedOutput:
     return replace(output, telemetry={**output.telemetry, UNDER_WAY: (number,)})
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """torch's thread count is global: other parts of this process get theirs back."""
-    before = torch.get_num_threads()
-    if number != before:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        if number != before:
-            torch.set_num_threads(before)
 
 
 def _broke(name: str, what: str, error: BaseException) -> EngineError:

@@ -50,15 +50,18 @@ def delta_chunks(
     return outputs.flatten(2, 3)[:, :, :length].transpose(1, 2).to(inputs.value.dtype), state
 
 
-def delta_step(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One token of each of B sequences; all inputs lead with [B]. As ``delta_chunks`` otherwise."""
+def delta_step(inputs: DeltaInputs, state: Tensor, *, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One token of each of B sequences; all inputs lead with [B]. As ``delta_chunks`` otherwise.
+
+    ``out`` is where the new state goes, perhaps ``state`` itself: on a CPU a third of the time is that of new memory.
+    """
     groups = inputs.value.shape[1] // inputs.key.shape[1]
     query = _unit(inputs.query).repeat_interleave(groups, 1) * inputs.key.shape[-1] ** -0.5
     key = _unit(inputs.key).repeat_interleave(groups, 1)
-    decayed = state * widen(inputs.log_decay).exp()[..., None, None]
-    recalled = (key[:, :, None] @ decayed)[:, :, 0]
+    state = torch.mul(state, widen(inputs.log_decay).exp()[..., None, None], out=out)
+    recalled = (key[:, :, None] @ state)[:, :, 0]
     update = widen(inputs.beta)[..., None] * (widen(inputs.value) - recalled)
-    state = decayed + key[..., None] * update[:, :, None]
+    state = state.addcmul_(key[..., None], update[:, :, None])
     output = (query[:, :, None] @ state)[:, :, 0]
     return output.to(inputs.value.dtype), state
 

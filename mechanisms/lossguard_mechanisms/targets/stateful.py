@@ -75,7 +75,7 @@ class RecurrentSlots:
         pool = self.recurrent[self._place[layer]]
         state = pool.index_select(0, rows.slots)
         if rows.longest == 1:
-            mixed, after = delta_step(inputs, state)
+            mixed, after = delta_step(inputs, state, out=state)  # a copy already
         else:
             outputs, after = delta_chunks(_padded(rows, inputs), state)
             mixed = rows.unpad(outputs)

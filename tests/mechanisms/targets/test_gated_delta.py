@@ -109,6 +109,16 @@ def test_steps_equal_chunks() -> None:
     assert_close(state, end, 1e-12)
 
 
+def test_a_step_in_place_is_the_same_step() -> None:
+    inputs = part_of(batch_of(random_inputs(3, groups=3)), 1)
+    state = random_state(batch_of(random_inputs(3, groups=3)))
+    expected, after = delta_step(inputs, state)
+    output, same = delta_step(inputs, state, out=state)
+    assert same is state
+    assert torch.equal(output, expected)
+    assert torch.equal(state, after)
+
+
 def test_the_state_given_is_left_alone() -> None:
     inputs = batch_of(random_inputs(5))
     state = random_state(inputs)
