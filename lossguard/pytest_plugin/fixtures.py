@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -175,6 +175,7 @@ def _asked(verb: str, options: Mapping[str, Any], **rule: float) -> str:
 def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
     from lossguard.report.json_report import claim_to_json
     from lossguard.report.terminal import render_claim
+    from lossguard.report.verdict_text import claim_reason
 
     judged = result.claims[0]
     run = {"folder": str(result.run_folder), **result.report.get("run", {})}
@@ -182,7 +183,7 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
     return ClaimMessage(
         claim=claim,
         status=judged.verdict.value,
-        summary=_summary(evidence),
+        summary=claim_reason(evidence),
         text=render_claim(evidence, run).strip("\n"),
         candidate=judged.candidate,
         baseline=judged.baseline,
@@ -191,15 +192,6 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
         report_path=str(run.get("report_path", "")),
         evidence=evidence,
     )
-
-
-def _summary(evidence: dict[str, object]) -> str:
-    """The checks that decided: those that are not PASS, else how many there are."""
-    checks = cast("list[dict[str, str]]", evidence["checks"])
-    worst = [check for check in checks if check["verdict"] == evidence["verdict"] and check["verdict"] != "PASS"]
-    if not worst:
-        return f"{len(checks)} checks"
-    return "; ".join(f"{check['check']}: {check['summary']}" for check in worst)
 
 
 def send(item: pytest.Item, message: ClaimMessage) -> None:
