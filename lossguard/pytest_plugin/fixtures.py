@@ -17,6 +17,7 @@ from lossguard.pytest_plugin.engines import close_engines
 from lossguard.pytest_plugin.marker import MARK_KEY, ClaimMark
 from lossguard.pytest_plugin.progress import StdoutListener
 from lossguard.pytest_plugin.transport import (
+    HEADLINE_PROPERTY,
     PROPERTY,
     REPORT_PROPERTY,
     VERDICT_PROPERTY,
@@ -199,6 +200,8 @@ def send(item: pytest.Item, message: ClaimMessage) -> None:
     item.stash[MESSAGE_KEY] = message
     item.user_properties.append((PROPERTY, message.to_text()))
     item.user_properties.append((VERDICT_PROPERTY, message.status))
+    if message.evidence.get("headline"):
+        item.user_properties.append((HEADLINE_PROPERTY, str(message.evidence["headline"])))
     if message.report_path:
         item.user_properties.append((REPORT_PROPERTY, message.report_path))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lossguard.report.verdict_text import by_severity, claim_headline, outcome_line, visible
+from lossguard.report.verdict_text import by_severity, claim_headline, outcome_line, recheck_command, visible
 
 NUM_EXAMPLES = 3
 NUM_NOTES = 3
@@ -88,11 +88,7 @@ def _examples(claim: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
         return _diagnosis(claim.get("diagnosis"))
     lines = [f"  {_example(example)}" for example in claim["examples"][:NUM_EXAMPLES]]
     lines.extend(_diagnosis(claim.get("diagnosis")))
-    first = claim["examples"][0]
-    lines.append(
-        f"  see it again: lossguard recheck {run.get('folder', 'RUN')} --candidate {claim['candidate']} "
-        f"--request {first['request_id']} --position {first['position']}"
-    )
+    lines.append(f"  see it again: {recheck_command(claim, run, claim['examples'][0])}")
     return lines
 
 

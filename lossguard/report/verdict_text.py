@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,13 @@ def outcome_line(outcome: Mapping[str, Any]) -> str:
     """``lossguard: FAIL (1 fail, 0 inconclusive, 2 pass) -> exit 1``."""
     made = f"lossguard: {outcome['verdict']} ({outcome['exit_reason']}) -> exit {outcome['exit_code']}"
     return str(outcome.get("line") or made)
+
+
+def recheck_command(claim: Mapping[str, Any], run: Mapping[str, Any], example: Mapping[str, Any]) -> str:
+    """What looks at one position again; ids that a shell would read otherwise are quoted."""
+    place = ["--request", str(example["request_id"]), "--position", str(example["position"])]
+    folder = str(run.get("folder", "RUN"))
+    return visible(shlex.join(["lossguard", "recheck", folder, "--candidate", claim["candidate"], *place]))
 
 
 def by_severity(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -91,10 +91,10 @@ def _not_reported(applied: Set[str]) -> list[str]:
 def _examples(given: CheckInput, decode: Callable[..., str]) -> list[dict[str, Any]]:
     """Unexplained events first, then first divergences, then the largest other gaps; at most ten."""
     arm = given.candidate
+    reader = Reader(arm=arm, stock=given.stock, decode=decode)
     shown = (event for event in arm.audit if event.explained is not True and not event.reason.startswith("after an"))
     events = sorted(shown, key=lambda event: (event.explained is None, -event.gap_nats))
     index_of = {request.id: index for index, request in enumerate(given.requests)}
-    reader = Reader(arm=arm, stock=given.stock, decode=decode)
     rows = [reader.example(index_of[event.request_id], event.position, "event") for event in events[:MAX_EXAMPLES]]
     for row, event in zip(rows, events, strict=False):
         row["replays"] = dict(event.replays)

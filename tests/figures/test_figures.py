@@ -122,7 +122,5 @@ def test_sampled_replies_have_no_figures() -> None:
     from dataclasses import replace
 
     given_run = run(1, [])
-    sampled = [
-        replace(request, sampling=replace(request.sampling, temperature=0.7)) for request in given_run.requests
-    ]
+    sampled = [replace(request, sampling=replace(request.sampling, temperature=0.7)) for request in given_run.requests]
     assert collect_figures(replace(given_run, requests=sampled), POWER) == {}

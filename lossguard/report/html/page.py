@@ -9,14 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from lossguard.errors import UsageError
-from lossguard.report.html.sections import Section, recheck_command, sections_of
+from lossguard.report.html.sections import Section, sections_of
 from lossguard.report.plots.canvas import WITHOUT, is_available
-from lossguard.report.verdict_text import by_severity, outcome_line, visible
+from lossguard.report.verdict_text import by_severity, outcome_line, recheck_command, visible
 from lossguard.run_folder import reading, write_atomically
 
 Json = Mapping[str, Any]
-TEXT_CHARACTERS = 600
+TEXT_CHARACTERS = 2000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -38,7 +37,7 @@ class Page:
 def write_html(path: Path, report: Json, source: Path) -> Path:
     """Render ``report`` into one file; ``source`` is where it was read from, for errors.
 
-    Raises UsageError LG1803 without jinja2, IntegrityError LG0606 for a report of the wrong form, StorageError LG0607.
+    Raises IntegrityError LG0606 for a report of the wrong form, StorageError LG0607.
     """
     return write_atomically(path, render_html(report, source))
 
@@ -52,15 +51,8 @@ def render_html(report: Json, source: Path) -> str:
 
 
 def _template() -> Any:
-    try:
-        from jinja2 import BaseLoader, Environment, StrictUndefined
-    except ImportError as error:
-        raise UsageError(
-            "the HTML report needs jinja2, which is not installed",
-            why="served text is escaped by its template engine, and by nothing else",
-            fix="pip install 'lossguard[html]', or use the JSON report",
-            code="LG1803",
-        ) from error
+    from jinja2 import BaseLoader, Environment, StrictUndefined
+
     environment = Environment(
         loader=BaseLoader(),
         autoescape=True,
@@ -69,7 +61,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = _svg
+    environment.filters["trusted"] = _trusted
     return environment.from_string(_resource("page.html.jinja"))
 
 
@@ -78,8 +70,8 @@ def _shown(value: Any) -> Any:
     return visible(value, TEXT_CHARACTERS) if type(value) is str else value
 
 
-def _svg(text: str) -> Any:
-    """Pictures are ours, drawn from numbers and fixed words."""
+def _trusted(text: str) -> Any:
+    """Our own style sheet, and pictures: they are drawn from numbers and fixed words."""
     from markupsafe import Markup
 
     return Markup(text)  # noqa: S704
@@ -111,7 +103,7 @@ def _commands(report: Json) -> tuple[tuple[str, str], ...]:
     rows.append(("the rules again, on what this run kept", f"lossguard rejudge {folder}"))
     for claim in by_severity(report["claims"]):
         if claim["verdict"] != "PASS" and claim["examples"]:
-            rows.append((f"the first place of {claim['id']}", recheck_command(report, claim, claim["examples"][0])))
+            rows.append((f"the first place of {claim['id']}", recheck_command(claim, run, claim["examples"][0])))
     return tuple(rows)
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lossguard.report.html.figures import Figure, figures_of
-from lossguard.report.verdict_text import by_severity, claim_headline, claim_reason
+from lossguard.report.verdict_text import by_severity, claim_headline, claim_reason, recheck_command, visible
 
 Json = Mapping[str, Any]
 NUM_NOTES = 30
+TOKEN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ def _section(report: Json, claim: Json, number: int) -> Section:
         id=claim["id"],
         verdict=claim["verdict"],
         headline=claim_headline(claim),
-        reason=claim_reason(claim),
+        reason=_reason(claim),
         where=_where(claim, divergences),
         sure=_sure(claim),
         diagnosis=claim.get("diagnosis", {}).get("sentence", ""),
@@ -95,6 +96,13 @@ def _section(report: Json, claim: Json, number: int) -> Section:
         figures=figures_of(claim, f"c{number}"),
         differences=tuple(differences),
     )
+
+
+def _reason(claim: Json) -> str:
+    """Which checks decided; of a PASS all did."""
+    if claim["verdict"] != "PASS":
+        return claim_reason(claim)
+    return f"all pass: {', '.join(check['check'] for check in claim['checks'])}"
 
 
 def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
@@ -115,8 +123,10 @@ def _sure(claim: Json) -> str:
     if not power:
         return ""
     excess, passing = power["detectable_excess_points"], 100 * power["pass_given_lossless_fraction"]
-    catches = "no excess is sure of a FAIL" if excess >= 100 else (
-        f"a true excess of {excess:.2g} points gets FAIL 90 times in 100"
+    catches = (
+        "no excess is sure of a FAIL"
+        if excess >= 100
+        else (f"a true excess of {excess:.2g} points gets FAIL 90 times in 100")
     )
     return f"{catches}; a lossless candidate gets PASS {passing:.4g} times in 100"
 
@@ -147,25 +157,20 @@ def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
     gap = "no such token in the vocabulary" if example["gap_nats"] is None else f"gap {example['gap_nats']:.2f} nats"
     stock = None
     if "stock_id" in example:
-        stock = Candidate(token=str(example["stock_id"]), text=example["stock_text"], gap="")
+        stock = _token(example["stock_id"], example["stock_text"])
     return Divergence(
         place=f"request {example['request_id']}, position {example['position']:,}",
         context=example.get("context_text", ""),
-        served=Candidate(token=str(example["served_id"]), text=example.get("served_text", ""), gap=gap),
-        best=Candidate(token=str(example["best_id"]), text=example.get("best_text", ""), gap=""),
+        served=_token(example["served_id"], example.get("served_text", ""), gap),
+        best=_token(example["best_id"], example.get("best_text", "")),
         stock=stock,
         alternatives=tuple(
-            Candidate(token=str(row["id"]), text=row["text"], gap=f"{row['gap_nats']:.2f}")
-            for row in example.get("alternatives", ())
+            _token(row["id"], row["text"], f"{row['gap_nats']:.2f}") for row in example.get("alternatives", ())
         ),
         replays=tuple(f"{name}: {token}" for name, token in (example.get("replays") or {}).items()),
-        command=recheck_command(report, claim, example),
+        command=recheck_command(claim, report["run"], example),
     )
 
 
-def recheck_command(report: Json, claim: Json, example: Json) -> str:
-    """What looks at one position again."""
-    return (
-        f"lossguard recheck {report['run'].get('folder', 'RUN')} --candidate {claim['candidate']} "
-        f"--request {example['request_id']} --position {example['position']}"
-    )
+def _token(token: int, text: str, gap: str = "") -> Candidate:
+    return Candidate(token=str(token), text=visible(text, TOKEN_CHARACTERS), gap=gap)

@@ -27,6 +27,7 @@ def draw_gaps(axes: Any, gaps: Json) -> None:
     axes.axvline(gaps["event_nats"], color=LIMIT, linestyle="--", label="event threshold")
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=0.01)
+    _plain_numbers(axes.xaxis, axes.yaxis)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("gap of the served token, nats (tokens that are the best one are left out)")
     axes.set_ylabel("tokens, %")
@@ -60,11 +61,21 @@ def draw_events(axes: Any, events: Json) -> None:
                 places, gaps = zip(*cells, strict=True)
                 axes.plot(places, gaps, marker, color=colour, markersize=3.5, alpha=0.7, label=label)
     axes.set_yscale("log")
+    _plain_numbers(axes.yaxis)
     axes.set_xlim(-0.02 * furthest, 1.02 * furthest)
     axes.set_xlabel("position in the reply")
     axes.set_ylabel("gap, nats")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best", fontsize=7)
+
+
+def _plain_numbers(*sides: Any) -> None:
+    """``0.01``, where matplotlib would write a power of ten as a formula."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for side in sides:
+        side.set_major_formatter(FuncFormatter(lambda value, _at: f"{value:g}"))
+        side.set_minor_formatter(NullFormatter())
 
 
 def _cells(arm: Json, letter: str, furthest: int) -> list[tuple[float, float]]:
