@@ -21,14 +21,15 @@ from tests.report.sample import judged, renamed, report_of, timed
 pytest.importorskip("matplotlib")
 SOURCE = Path("report.json")
 VOID = {"meta", "link", "br", "hr", "img"}
-TAGS = {
-    *(
-        "html head meta title link style body header main section article h1 h2 h3 p a dl dt dd div table thead tbody tr th".split()
-    ),
-    *("td ul ol li details summary figure figcaption code strong q bdi".split()),
-    *("svg g path defs use clippath rect text tspan".split()),
-}
-HOSTILE = "</bdi></td><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} & \x1b[31m \u202e\u2066drow \x00 $\\frac$"
+TAGS = set(
+    """html head meta title link style body header main section article h1 h2 h3 p a dl dt dd div table thead tbody tr
+    th td ul ol li details summary figure figcaption code strong q bdi svg g path defs use clippath rect text tspan
+    """.split()
+)
+HOSTILE = (
+    "</bdi></td><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} & "
+    "\x1b[31m \u202e\u2066drow \x00 $\\frac$"
+)
 
 
 @dataclass

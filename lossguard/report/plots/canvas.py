@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r'(?:url\(|xlink:href="|href=")#([^")]+)')
 _ID = re.compile(r' id="([^"]*)"')
 
 Draw = Callable[[Any], None]
-"""Gets a figure's axes."""
+"""Draws on what it gets: a figure, or its axes."""
 
 
 def is_available() -> bool:
@@ -31,18 +31,28 @@ def is_available() -> bool:
 
 def draw_svg(name: str, alternative: str, draw: Draw) -> str:
     """The picture as one ``<svg>`` element; ``name`` is unique in the page, ``alternative`` says what it shows."""
+    text = _render(lambda figure: draw(figure.add_subplot()), salt=f"{SALT}-{name}", size=(7.0, 3.4))
+    return inline(text, name, alternative)
+
+
+def stand_alone_svg(draw: Draw) -> str:
+    """A picture as a file of its own; ``draw`` gets the figure."""
+    return _render(draw, salt=SALT, size=(8.0, 5.0))
+
+
+def _render(draw: Draw, *, salt: str, size: tuple[float, float]) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context():
         mpl.rcdefaults()  # the user's own style would change the bytes
-        mpl.rcParams.update({**STYLE, "svg.hashsalt": f"{SALT}-{name}", "text.parse_math": False})
-        figure = Figure(figsize=(7.0, 3.4))
-        draw(figure.add_subplot())
+        mpl.rcParams.update({**STYLE, "svg.hashsalt": salt, "text.parse_math": False})
+        figure = Figure(figsize=size)
+        draw(figure)
         figure.tight_layout()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return inline(buffer.getvalue(), name, alternative)
+    return buffer.getvalue()
 
 
 def inline(svg: str, name: str, alternative: str) -> str:
