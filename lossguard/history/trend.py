@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,7 @@ def _line(axes: Any, points: Sequence[tuple[int, float | None, ClaimRow]], name:
     for verdict, marker in VERDICT_MARKERS.items():
         chosen = [(place, value) for place, value, row in known if row.verdict == verdict]
         axes.plot([place for place, _ in chosen], [value for _, value in chosen], marker, color=colour)
-    for place, value, low, high in _bounds(known):
-        axes.plot([place, place], [low if math.isfinite(low) else value, high], color=colour, alpha=0.5)
-
-
-def _bounds(known: Sequence[tuple[int, float, ClaimRow]]) -> Iterator[tuple[int, float, float, float]]:
     for place, value, row in known:
         if row.kind == "speed" and row.gain_lower_bound is not None:
             high = value if row.gain_upper_bound is None else 100 * row.gain_upper_bound
-            yield place, value, 100 * row.gain_lower_bound, high
+            axes.plot([place, place], [100 * row.gain_lower_bound, high], color=colour, alpha=0.5)

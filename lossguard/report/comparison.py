@@ -92,15 +92,14 @@ def _change(name: str, old: Json | None, new: Json | None) -> ClaimChange:
 
 
 def _kind(old: Json | None, new: Json | None) -> str:
-    """PASS that is no PASS any more is worse if it is FAIL, unsure if INCONCLUSIVE; a slower speed is worse."""
+    """By the verdict: worse if it became FAIL, unsure if INCONCLUSIVE. A gain that fell is worse under any verdict."""
     if old is None or new is None:
         return NEW if old is None else GONE
-    verdicts = (old["verdict"], new["verdict"])
-    if verdicts[0] == verdicts[1]:
-        return WORSE if _is_slower(old, new) else SAME
-    if "FAIL" in verdicts:
-        return WORSE if verdicts[1] == "FAIL" else BETTER
-    return UNSURE if verdicts[1] == "INCONCLUSIVE" else BETTER
+    if _is_slower(old, new):
+        return WORSE
+    if old["verdict"] == new["verdict"]:
+        return SAME
+    return {"FAIL": WORSE, "INCONCLUSIVE": UNSURE, "PASS": BETTER}[new["verdict"]]
 
 
 def _is_slower(old: Json, new: Json) -> bool:

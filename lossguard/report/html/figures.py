@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def _gaps(gaps: Json, name: str) -> Figure:
     )
     rows = [(words, *(f"{arm[key]:,}" for arm in arms)) for words, key in parts]
     edges = gaps["edges_nats"]
-    for at, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+    for at, (low, high) in enumerate(pairwise(edges)):
         counts = [arm["counts"][at] for arm in arms]
         if any(counts):
             rows.append((f"{low:.3g} to {high:.3g} nats", *(f"{count:,}" for count in counts)))
@@ -110,7 +111,7 @@ def _power(power: Json, name: str) -> Figure:
     rows = list(zip(*columns, strict=True))[::5]
     return Figure(
         title=title,
-        caption="Verdicts of the rate check by the candidate's true excess, from stock's calibration and this run's size.",
+        caption="Verdicts of the rate check by the candidate's true excess: stock's calibration, this run's size.",
         svg=_svg(name, title, lambda axes: pictures.draw_power(axes, power)),
         header=("true excess, points", "FAIL, times in 100", "PASS, times in 100"),
         rows=tuple((f"{at:.2f}", f"{100 * fail:.1f}", f"{100 * passing:.1f}") for at, fail, passing in rows),
