@@ -26,7 +26,7 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
+.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers test-browser lint format types layers sizes \
 	mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
@@ -54,6 +54,11 @@ test-slow: env ## tests with the real model
 test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call installs them, 7 GB)
 	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
 	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
+
+test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)
+	command -v chromium-headless-shell chromium google-chrome | grep -q . || \
+	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
+	$(BIN)/python -m pytest -m browser tests/report $(TEST_FLAGS)
 
 .servers/vllm/.ready: tools/servers/vllm.txt
 .servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)

@@ -31,8 +31,10 @@ def compare(
     from lossguard.report.reading import read_report, report_path
 
     old, new = read_report(before), read_report(after)
-    with reading(report_path(before)), reading(report_path(after)):
-        found = compare_reports(old, new)
+    for place, report in ((before, old), (after, new)):  # each by itself, so that an error names the right file
+        with reading(report_path(place)):
+            compare_reports(report, report)
+    found = compare_reports(old, new)
     write_report(json_path, found.to_json())
     write(render_comparison(found))
     return found.exit_code

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from lossguard.errors import StorageError, UsageError
+from lossguard.errors import IntegrityError, StorageError, UsageError
 from lossguard.report.reading import REPORT, read_report, report_path
 from lossguard.report.verdict_text import claim_headline
 from lossguard.run_folder import reading, storage
@@ -99,7 +99,7 @@ class History:
             for run in inside or [place]:
                 try:
                     self._add(run)
-                except UsageError as error:
+                except (UsageError, IntegrityError) as error:
                     if not inside:
                         raise
                     problems.append(f"left out: {error.found} ({error.code})")

@@ -50,11 +50,13 @@ def test_runs_are_kept_once_in_order_and_after_their_folder_is_gone(tmp_path: Pa
 def test_a_run_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 1)
     write_run(tmp_path / "runs", 2, schema="other")
+    write_run(tmp_path / "runs", 3, claims=[{}])
     with History.open(tmp_path / "h.sqlite") as store:
-        (problem,) = store.add([tmp_path / "runs"])
+        problem, damaged = store.add([tmp_path / "runs"])
         assert len(store.rows()) == 2
         with pytest.raises(UsageError, match="LG1802"):
             store.add([tmp_path / "runs" / "run-0002"])
+    assert "LG0606" in damaged
     assert "run-0002" in problem
     assert "LG1802" in problem
 

@@ -125,7 +125,8 @@ def test_a_report_of_another_form_is_damaged(tmp_path: Path, capsys: pytest.Capt
     report = report_of([GOOD])
     (tmp_path / "a.json").write_text(json.dumps(report))
     (tmp_path / "b.json").write_text(json.dumps({**report, "claims": [{}]}))
-    assert run(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 3
-    error = capsys.readouterr().err
-    assert "LG0606" in error
-    assert "b.json" in error
+    for names in (("a.json", "b.json"), ("b.json", "a.json")):
+        assert run(["compare", *(str(tmp_path / name) for name in names)]) == 3
+        error = capsys.readouterr().err
+        assert "LG0606" in error
+        assert "b.json is damaged" in error

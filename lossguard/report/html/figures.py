@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from lossguard.report.plots import pictures
