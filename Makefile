@@ -56,7 +56,7 @@ test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call insta
 	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
 test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)
-	command -v chromium-headless-shell chromium google-chrome | grep -q . || \
+	command -v chromium-headless-shell || command -v chromium || command -v google-chrome || \
 	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
 	$(BIN)/python -m pytest -m browser tests/report $(TEST_FLAGS)
 
