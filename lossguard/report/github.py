@@ -23,7 +23,7 @@ def is_github(environment: Mapping[str, str]) -> bool:
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
-def annotations(report: Json) -> list[str]:
+def annotation_lines(report: Json) -> list[str]:
     """A workflow command per red claim, worst first, at most ten in all."""
     red = [claim for claim in by_severity(report["claims"]) if claim["verdict"] != "PASS"]
     lines = [_annotation(claim) for claim in red[:MAX_ANNOTATIONS]]
@@ -38,7 +38,8 @@ def _annotation(claim: Json) -> str:
         message += f"\n{example_words(claim['examples'][0])}"
     lines = "\n".join(visible(line, MESSAGE_CHARACTERS) for line in message.split("\n"))
     title = _property(f"lossguard {claim['id']}")
-    return f"::error title={title}::{_data(lines)}"
+    place = f"file={_property(claim['file'])}," if claim.get("file") else ""
+    return f"::error {place}title={title}::{_data(lines)}"
 
 
 def outputs(report: Json, *, json_path: str, html_path: str = "") -> dict[str, str]:
@@ -60,7 +61,7 @@ def write_github(report: Json, environment: Mapping[str, str], *, json_path: str
     named = outputs(report, json_path=json_path, html_path=html_path)
     _append(environment.get("GITHUB_STEP_SUMMARY"), render_markdown(report, link=html_path or json_path))
     _append(environment.get("GITHUB_OUTPUT"), "".join(f"{name}={visible(text)}\n" for name, text in named.items()))
-    return annotations(report)
+    return annotation_lines(report)
 
 
 def _append(path: str | None, text: str) -> None:

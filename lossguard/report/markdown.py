@@ -31,7 +31,8 @@ def render_markdown(report: Json, *, link: str = "") -> str:
     claims = by_severity(report["claims"])
     parts = [f"### {plain(outcome_line(report['outcome']))}", "", *_table(claims)]
     for claim in claims:
-        parts += ["", *_details(claim, report["run"])] if claim["verdict"] != "PASS" else []
+        run = {**report["run"], **claim.get("run", {})}
+        parts += ["", *_details(claim, run)] if claim["verdict"] != "PASS" else []
     parts += ["", *_not_covered(claims)]
     parts += ["", f"report: {plain(link)}"] if link else []
     return cut("\n".join(parts) + "\n")
@@ -66,7 +67,8 @@ def _details(claim: Json, run: Json) -> Iterator[str]:
 
 def _not_covered(claims: Sequence[Json]) -> Iterator[str]:
     texts = dict.fromkeys(text for claim in claims for text in claim["does_not_cover"])
-    yield f"not covered: {plain('; '.join(texts))}"
+    if texts:
+        yield f"not covered: {plain('; '.join(texts))}"
 
 
 def example_words(example: Json) -> str:

@@ -21,6 +21,8 @@ def claim_headline(claim: Mapping[str, Any]) -> str:
 
 def claim_reason(claim: Mapping[str, Any]) -> str:
     """The checks that decided: those that share the claim's verdict if it is not PASS, else how many passed."""
+    if "reason" in claim:  # of a test session, where more than checks decides
+        return str(claim["reason"])
     decisive = [check for check in claim["checks"] if check["verdict"] == claim["verdict"] != "PASS"]
     if not decisive:
         return f"{len(claim['checks'])} checks"

@@ -44,10 +44,15 @@ PAIRS = {
 }
 
 
+def in_brackets(*ids: int) -> str:
+    """``<7><11>``."""
+    return "".join(f"<{token}>" for token in ids)
+
+
 def judged(
     name: str = "faulty",
     places: Sequence[tuple[int, int]] = (),
-    decode: Callable[..., str] = lambda *ids: "".join(f"<{token}>" for token in ids),
+    decode: Callable[..., str] = in_brackets,
     *,
     num_requests: int = NUM_REQUESTS,
     length: int | None = None,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lossguard.report.github import annotations, is_github, write_github
+from lossguard.report.github import annotation_lines, is_github, write_github
 from lossguard.report.markdown import LIMIT_BYTES, plain, render_markdown
 from tests.report.sample import judged, renamed, report_of
 
@@ -18,7 +18,7 @@ FAULTY = judged("faulty", [(at, 10 + at % 30) for at in range(40)])
 
 
 def test_an_annotation_names_claim_check_and_token() -> None:
-    (line,) = annotations(report_of([FAULTY]))
+    (line,) = annotation_lines(report_of([FAULTY]))
     assert line.startswith("::error title=lossguard faulty/lossless::NOT LOSSLESS  faulty against stock: ")
     assert "event%3A" not in line, "a colon is escaped in properties only"
     assert "%0Arequest r-0000, position 10: served 10" in line
@@ -26,17 +26,17 @@ def test_an_annotation_names_claim_check_and_token() -> None:
 
 
 def test_what_passes_is_not_annotated() -> None:
-    assert annotations(report_of([judged()])) == []
+    assert annotation_lines(report_of([judged()])) == []
 
 
 def test_there_are_never_more_than_ten_annotations() -> None:
-    lines = annotations(report_of([renamed(FAULTY, f"f{at}") for at in range(30)]))
+    lines = annotation_lines(report_of([renamed(FAULTY, f"f{at}") for at in range(30)]))
     assert len(lines) == 10
     assert lines[-1] == "::error title=lossguard::and 21 more claims that are not PASS"
 
 
 def test_a_name_cannot_begin_another_command() -> None:
-    (line,) = annotations(report_of([renamed(FAULTY, "x,file=/etc::error ::\r\n::set-output name=a::b%")]))
+    (line,) = annotation_lines(report_of([renamed(FAULTY, "x,file=/etc::error ::\r\n::set-output name=a::b%")]))
     assert "\r" not in line
     assert "\n" not in line
     title = line.removeprefix("::error title=").partition("::")[0]
