@@ -23,6 +23,9 @@ def report(
     html: Annotated[bool, typer.Option("--html", help="write one HTML file beside the JSON")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="print markdown, as a summary of a CI job")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="write JUnit XML beside the JSON")] = False,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="write the pictures to zoom, a second file")
+    ] = False,
     github: Annotated[
         bool, typer.Option("--github", help="annotations, step summary and outputs of GitHub Actions")
     ] = False,
@@ -35,9 +38,10 @@ def report(
     from lossguard.report.reading import read_report, report_path
     from lossguard.report.terminal import render_report
 
-    asked = [name for name, is_on in (("html", html), ("markdown", markdown), ("junit", junit)) if is_on]
+    forms = {"html": html, "markdown": markdown, "junit": junit, "interactive": interactive}
+    asked = [name for name, is_on in forms.items() if is_on]
     if output is not None and len(asked) != 1:
-        raise typer.BadParameter("--output goes with exactly one of --html, --markdown and --junit")
+        raise typer.BadParameter("--output goes with exactly one of --html, --markdown, --junit and --interactive")
     found, source = read_report(run), report_path(run)
     with reading(source):
         if not asked and not github:
@@ -54,6 +58,11 @@ def _make(form: str, found: Mapping[str, Any], source: Path, output: Path | None
         from lossguard.report.html.page import write_html
 
         write(f"report: {write_html(output or source.with_suffix('.html'), found, source)}")
+    elif form == "interactive":
+        from lossguard.report.interactive import render_interactive
+
+        path = output or source.with_name(f"{source.stem}-interactive.html")
+        write(f"report: {write_atomically(path, render_interactive(found))}")
     elif form == "junit":
         from lossguard.report.junit import render_junit
 
