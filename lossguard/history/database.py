@@ -96,11 +96,11 @@ class History:
         problems = []
         for place in places:
             inside = _runs_inside(place)
-            for run in inside or [place]:
+            for run in [place] if inside is None else inside:
                 try:
                     self._add(run)
                 except (UsageError, IntegrityError) as error:
-                    if not inside:
+                    if inside is None:
                         raise
                     problems.append(f"left out: {error.found} ({error.code})")
         return problems
@@ -156,10 +156,10 @@ def _rates(claim: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _runs_inside(place: Path) -> list[Path]:
-    """The runs of a folder of runs; none for a run folder or a file."""
-    if not place.is_dir() or (place / REPORT).is_file():
-        return []
+def _runs_inside(place: Path) -> list[Path] | None:
+    """The finished runs of a folder of runs; None for a run folder, finished or not, and for a file."""
+    if not place.is_dir() or any((place / name).is_file() for name in (REPORT, "plan.json")):
+        return None
     return sorted(path.parent for path in place.glob(f"run-*/{REPORT}"))
 
 

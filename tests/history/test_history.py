@@ -61,6 +61,30 @@ def test_a_run_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert "LG1802" in problem
 
 
+def test_what_is_named_must_be_there_and_an_empty_folder_adds_nothing(tmp_path: Path) -> None:
+    unfinished = tmp_path / "runs" / "run-0001"
+    unfinished.mkdir(parents=True)
+    (unfinished / "plan.json").write_text("{}")
+    with History.open(tmp_path / "h.sqlite") as store:
+        assert store.add([tmp_path / "runs"]) == []
+        for place in (unfinished, tmp_path / "absent"):
+            with pytest.raises(UsageError, match="LG1801"):
+                store.add([place])
+
+
+def test_the_history_is_shown_after_all_runs_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(write_run(tmp_path / "made", 1), tmp_path / ".lossguard" / "run-0001")
+    assert run(["history"]) == 0
+    first = capsys.readouterr().out
+    shutil.rmtree(tmp_path / ".lossguard" / "run-0001")
+    assert run(["history"]) == 0
+    assert capsys.readouterr().out == first
+    assert "x/lossless" in first
+
+
 def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:

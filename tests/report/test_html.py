@@ -213,6 +213,17 @@ def test_a_damaged_report_is_named(path: Sequence[str | int]) -> None:
         render_html(report, SOURCE)
 
 
+def test_a_run_of_speed_alone_has_a_page() -> None:
+    report = {
+        **report_of([timed("fine")]),
+        "thresholds": {},
+        "fingerprint": {"stock": {}, "candidates": {}, "scorer": {}},
+    }
+    parsed = parse(render_html(report, SOURCE))
+    assert "gain +12.00 %, one-sided 95 % bounds +10.00 % .. unbounded" in parsed.text
+    assert [tag for tag, _ in parsed.tags].count("svg") == 1
+
+
 def test_reports_of_schema_1_0_are_rendered(tmp_path: Path) -> None:
     report = json.loads(json.dumps(report_of([judged("faulty", [(3, 10)])])))
     del report["outcome"]["line"]
