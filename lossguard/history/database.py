@@ -147,7 +147,7 @@ def rows_of(report: Mapping[str, Any], sha256: str) -> list[ClaimRow]:
 
 
 def _rates(claim: Mapping[str, Any]) -> dict[str, float | None]:
-    evidence = next((check["evidence"] for check in claim["checks"] if check["check"] == "rate"), {})
+    evidence: Mapping[str, Any] = next((check["evidence"] for check in claim["checks"] if check["check"] == "rate"), {})
     return {
         "candidate_rate": evidence.get("candidate_rate"),
         "stock_rate": evidence.get("stock_rate"),

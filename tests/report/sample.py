@@ -26,6 +26,7 @@ NUM_REQUESTS = 220
 POWER = {
     "detectable_excess_points": 0.8,
     "pass_given_lossless_fraction": 0.96,
+    "fail_given_lossless_fraction": 0.0025,
     "num_tokens": 13_000,
     "deff": 1.2,
     "num_replicates": 400,

@@ -112,7 +112,8 @@ def test_the_head_says_which_check_which_token_and_how_sure(page: str) -> None:
     head = text[: text.index("Checks")]
     assert "event: 40 requests with an unexplained event (stock 0)" in head
     assert "request r-0000, position 10: served" in head
-    assert "a true excess of 0.8 points gets FAIL 90 times in 100" in head
+    assert "stock against itself gets FAIL 0.25 times in 100 (400 resampled comparisons)" in head
+    assert "a true excess of 0.8 points gets FAIL 90 times in 100" in head, "of the claim that passes"
     assert "replies over 63" in head, "what is not covered"
 
 

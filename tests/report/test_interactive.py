@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from lossguard.errors import UsageError
-from lossguard.report import interactive
 from lossguard.report.interactive import render_interactive
 from tests.report.sample import judged, renamed, report_of, timed
 from tests.report.test_html import HOSTILE
@@ -24,9 +23,14 @@ def specifications(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the renderer is given: tests need not install it."""
     given: list[dict[str, Any]] = []
     module = ModuleType("vl_convert")
-    vars(module)["vegalite_to_html"] = lambda spec, bundle: given.append(spec) or f"page {bundle}"
+
+    def to_html(spec: dict[str, Any], *, bundle: bool) -> str:
+        given.append(spec)
+        return f"page {bundle}"
+
+    vars(module)["vegalite_to_html"] = to_html
     monkeypatch.setitem(sys.modules, "vl_convert", module)
-    monkeypatch.setattr(interactive.importlib.util, "find_spec", lambda name: name == "vl_convert")
+    monkeypatch.setattr("lossguard.report.interactive.importlib.util.find_spec", lambda name: name == "vl_convert")
     return given
 
 
@@ -62,6 +66,6 @@ def test_a_report_without_numbers_is_an_error(specifications: list[dict[str, Any
 
 
 def test_without_the_renderer_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interactive.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr("lossguard.report.interactive.importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"lossguard\[interactive\]"):
         render_interactive(report_of([FAULTY]))

@@ -115,13 +115,18 @@ def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
 
 
 def _sure(claim: Json) -> str:
-    """How much the verdict rests on: bounds of a speed claim, else what the run could have seen."""
+    """How much the verdict rests on: bounds of a speed claim, false alarms behind a FAIL, else what could be seen."""
     if claim.get("kind") == "speed":
         check = claim["checks"][0]
         return f"gain {check['candidate']}, one-sided 95 % bounds {check['bound']}" if check.get("bound") else ""
     power = claim["power"]
     if not power:
         return ""
+    if claim["verdict"] == "FAIL" and "fail_given_lossless_fraction" in power:
+        wrong = 100 * power["fail_given_lossless_fraction"]
+        return (
+            f"stock against itself gets FAIL {wrong:.4g} times in 100 ({power['num_replicates']} resampled comparisons)"
+        )
     excess, passing = power["detectable_excess_points"], 100 * power["pass_given_lossless_fraction"]
     catches = (
         "no excess is sure of a FAIL"
