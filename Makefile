@@ -26,7 +26,7 @@ TYPED = $(foreach place,$(CODE),$(if $(shell find $(place) -name '*.py' 2>/dev/n
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers test-browser workflows lint format types layers sizes \
+.PHONY: help env demo claims claims-record test test-slow test-matrix test-servers lint format types layers sizes \
 	mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
@@ -55,6 +55,7 @@ test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call insta
 	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
 	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
+.PHONY: test-browser workflows
 test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)
 	command -v chromium-headless-shell || command -v chromium || command -v google-chrome || \
 	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
