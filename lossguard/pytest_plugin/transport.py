@@ -13,6 +13,7 @@ from lossguard.pytest_plugin.problems import not_plain
 PROPERTY = "lossguard"
 CLAIM_PROPERTY = "lossguard.claim"
 VERDICT_PROPERTY = "lossguard.verdict"
+HEADLINE_PROPERTY = "lossguard.headline"
 REPORT_PROPERTY = "lossguard.report"
 WORKER_OUTPUT = "lossguard"
 WORKER_DEVICE = "lossguard_device"

@@ -9,9 +9,10 @@ from importlib import resources
 from typing import Any
 
 from lossguard.records import Claim, Verdict, require_finite
+from lossguard.report.verdict_text import claim_headline, outcome_line
 
 SCHEMA_ID = "https://lossguard/schema/report-1.json"
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 SPEED_CHECK = "speed"
 
 
@@ -28,7 +29,7 @@ class RunFacts:
 
 
 def claim_to_json(claim: Claim) -> dict[str, Any]:
-    """A claim's entry of the report."""
+    """A claim's entry of the report, without the numbers behind its pictures."""
     evidence = claim.evidence
     gains = {
         "gain": evidence.gain,
@@ -36,7 +37,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "gain_upper_bound": evidence.gain_upper_bound,
     }
     is_speed = any(check.check == SPEED_CHECK for check in evidence.checks)
-    return {
+    entry = {
         **({"kind": "speed", **gains} if is_speed else {}),
         "id": claim.id,
         "candidate": claim.candidate,
@@ -50,6 +51,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "does_not_cover": list(evidence.does_not_cover),
         **({} if evidence.diagnosis is None else {"diagnosis": evidence.diagnosis.to_json()}),
     }
+    return {"headline": claim_headline(entry), **entry}
 
 
 def build_report(claims: Sequence[Claim], facts: RunFacts, exit_code: int) -> dict[str, Any]:
@@ -59,25 +61,30 @@ def build_report(claims: Sequence[Claim], facts: RunFacts, exit_code: int) -> di
         kind.value.lower(): sum(claim.verdict is kind for claim in claims)
         for kind in (Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE)
     }
+    outcome = {
+        "verdict": verdict.value,
+        "exit_code": exit_code,
+        "exit_reason": f"{counts['fail']} fail, {counts['inconclusive']} inconclusive, {counts['pass']} pass",
+        "counts": counts,
+    }
     report = {
         "schema": SCHEMA_ID,
         "schema_version": SCHEMA_VERSION,
         "producer": {"name": "lossguard", "version": facts.producer_version},
         "run": dict(facts.run),
-        "outcome": {
-            "verdict": verdict.value,
-            "exit_code": exit_code,
-            "exit_reason": f"{counts['fail']} fail, {counts['inconclusive']} inconclusive, {counts['pass']} pass",
-            "counts": counts,
-        },
+        "outcome": {**outcome, "line": outcome_line(outcome)},
         "fingerprint": dict(facts.fingerprint),
         "prompts": dict(facts.prompts),
         "thresholds": dict(facts.thresholds),
         "integrity": dict(facts.integrity),
-        "claims": [claim_to_json(claim) for claim in claims],
+        "claims": [{**claim_to_json(claim), **_figures(claim)} for claim in claims],
     }
     require_finite(report)
     return report
+
+
+def _figures(claim: Claim) -> dict[str, Any]:
+    return {"figures": dict(claim.evidence.figures)} if claim.evidence.figures else {}
 
 
 def load_schema() -> dict[str, Any]:

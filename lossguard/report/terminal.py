@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SEVERITY = {"FAIL": 0, "INCONCLUSIVE": 1, "PASS": 2}
-WORDS = {"PASS": "LOSSLESS", "FAIL": "NOT LOSSLESS", "INCONCLUSIVE": "INCONCLUSIVE"}
-SPEED_WORDS = {
-    "faster": {"PASS": "FASTER", "FAIL": "NOT FASTER", "INCONCLUSIVE": "INCONCLUSIVE"},
-    "not-slower": {"PASS": "NOT SLOWER", "FAIL": "SLOWER", "INCONCLUSIVE": "INCONCLUSIVE"},
-}
+from lossguard.report.verdict_text import by_severity, claim_headline, outcome_line, recheck_command, visible
+
 NUM_EXAMPLES = 3
 NUM_NOTES = 3
+TOKEN_CHARACTERS = 200
 
 
 def render_header(report_head: Mapping[str, Any]) -> str:
@@ -38,10 +35,9 @@ def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """One claim: its table, then (if it is not PASS) the places and the command that shows them again."""
     lines = [
         "",
-        f"{_word(claim)}  {claim['candidate']} against {claim['baseline']}   {_sizes(claim['sizes'])}",
+        f"{claim_headline(claim)}   {_sizes(claim['sizes'])}",
     ]
-    checks = sorted(claim["checks"], key=lambda check: SEVERITY[check["verdict"]])
-    lines.extend(_check_rows(checks))
+    lines.extend(_check_rows(by_severity(claim["checks"])))
     lines.extend(_examples(claim, run))
     lines.append(f"  not covered: {'; '.join(claim['does_not_cover'])}")
     return "\n".join(lines)
@@ -49,18 +45,13 @@ def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 def render_report(report: Mapping[str, Any]) -> str:
     """The whole report, worst claim first."""
-    claims = sorted(report["claims"], key=lambda claim: SEVERITY[claim["verdict"]])
-    parts = [render_claim(claim, report["run"]) for claim in claims]
+    parts = [render_claim(claim, report["run"]) for claim in by_severity(report["claims"])]
     return "\n".join([*parts, "", render_outcome(report)])
 
 
-def render_outcome(report: Mapping[str, Any]) -> str:
-    """The last line."""
-    outcome = report["outcome"]
-    return (
-        f"lossguard: {outcome['verdict']} ({outcome['exit_reason']}) -> exit {outcome['exit_code']}"
-        f"    report: {report['run'].get('report_path', '')}"
-    )
+def render_outcome(report: Mapping[str, Any], path: str = "") -> str:
+    """The last line; ``path`` is the report that people open, if there is one beside the JSON."""
+    return f"{outcome_line(report['outcome'])}    report: {path or report['run'].get('report_path', '')}"
 
 
 def _check_rows(checks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -80,13 +71,6 @@ def _check_rows(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _word(claim: Mapping[str, Any]) -> str:
-    if claim.get("kind") != "speed":
-        return WORDS[claim["verdict"]]
-    rule = claim["checks"][0]["evidence"].get("rule", "faster")
-    return SPEED_WORDS[rule][claim["verdict"]]
-
-
 def _sizes(sizes: Mapping[str, Any]) -> str:
     if not sizes:
         return ""
@@ -104,11 +88,7 @@ def _examples(claim: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
         return _diagnosis(claim.get("diagnosis"))
     lines = [f"  {_example(example)}" for example in claim["examples"][:NUM_EXAMPLES]]
     lines.extend(_diagnosis(claim.get("diagnosis")))
-    first = claim["examples"][0]
-    lines.append(
-        f"  see it again: lossguard recheck {run.get('folder', 'RUN')} --candidate {claim['candidate']} "
-        f"--request {first['request_id']} --position {first['position']}"
-    )
+    lines.append(f"  see it again: {recheck_command(claim, run, claim['examples'][0])}")
     return lines
 
 
@@ -134,10 +114,7 @@ def _example(example: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str | None) -> str:
-    if text is None:
-        return ""
-    visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return f' "{visible}"'
+    return "" if text is None else f' "{visible(text, TOKEN_CHARACTERS)}"'
 
 
 def render_table(rows: Sequence[Sequence[str]]) -> str:

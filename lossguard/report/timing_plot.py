@@ -38,7 +38,7 @@ def render_plot(data: PlotData, *, title: str) -> str:
         mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(7.0, 3.6))
         axes = figure.add_subplot()
-        _draw(axes, data)
+        draw_pairs(axes, data)
         axes.set_title(title)
         figure.tight_layout()
         buffer = io.StringIO()
@@ -46,7 +46,8 @@ def render_plot(data: PlotData, *, title: str) -> str:
     return buffer.getvalue()
 
 
-def _draw(axes: Any, data: PlotData) -> None:
+def draw_pairs(axes: Any, data: PlotData) -> None:
+    """Pairs with their intervals, the mean so far, the A/A band, the bounds and the promotion line."""
     pairs = list(range(1, len(data.pair_gains) + 1))
     gains = [100 * value for value in data.pair_gains]
     below = [100 * (value - low) for value, low in zip(data.pair_gains, data.pair_lowers, strict=True)]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-import numpy as np
-
-from lossguard.checks.base import Arm, Check, CheckInput, has_evidence
+from lossguard.checks.base import Check, CheckInput, has_evidence
 from lossguard.checks.describe import describe_run
 from lossguard.checks.registry import asked_checks, builtin_checks
 from lossguard.diagnosis.diagnose import diagnose
+from lossguard.figures.collect import collect_figures
 from lossguard.records import CheckResult, Claim, Evidence, Verdict
+from lossguard.stages.divergence import Reader
 
 MAX_EXAMPLES = 10
 
@@ -24,7 +24,7 @@ class Judgement:
 
     given: CheckInput
     power: Mapping[str, Any]
-    decode: Callable[[int], str]  # a token id as text, for people
+    decode: Callable[..., str]  # token ids as text, for people
 
 
 def judge(judgement: Judgement) -> Claim:
@@ -44,6 +44,7 @@ def judge(judgement: Judgement) -> Claim:
         covers=tuple(f"{check.name}: {check.covers}" for check in applied),
         does_not_cover=tuple(_not_covered(given, {check.name for check in applied})),
         diagnosis=diagnose(given, results) if verdict is Verdict.FAIL else None,
+        figures=collect_figures(given, judgement.power),
     )
     return Claim(
         id=f"{given.candidate.name}/lossless",
@@ -87,37 +88,23 @@ def _not_reported(applied: Set[str]) -> list[str]:
     return [" and ".join(filter(None, (listing, last)))] if last else []
 
 
-def _examples(given: CheckInput, decode: Callable[[int], str]) -> list[dict[str, Any]]:
+def _examples(given: CheckInput, decode: Callable[..., str]) -> list[dict[str, Any]]:
     """Unexplained events first, then first divergences, then the largest other gaps; at most ten."""
     arm = given.candidate
+    reader = Reader(arm=arm, stock=given.stock, decode=decode)
     shown = (event for event in arm.audit if event.explained is not True and not event.reason.startswith("after an"))
     events = sorted(shown, key=lambda event: (event.explained is None, -event.gap_nats))
     index_of = {request.id: index for index, request in enumerate(given.requests)}
-    rows = [_example(arm, index_of[event.request_id], event.position, "event", decode) for event in events]
-    for row, event in zip(rows, events, strict=True):
+    rows = [reader.example(index_of[event.request_id], event.position, "event") for event in events[:MAX_EXAMPLES]]
+    for row, event in zip(rows, events, strict=False):
         row["replays"] = dict(event.replays)
     taken = {(row["request_id"], row["position"]) for row in rows}
     for index, position in _first_divergences(given):
-        row = _example(arm, index, position, "first_divergence", decode)
-        if (row["request_id"], position) not in taken:
-            rows.append(row)
-    return rows[:MAX_EXAMPLES]
-
-
-def _example(arm: Arm, index: int, position: int, kind: str, decode: Callable[[int], str]) -> dict[str, Any]:
-    scores, at = arm.scores, int(arm.scores.offsets[index]) + position
-    gap = float(scores.gap[at])
-    served, best = int(scores.served_id[at]), int(scores.best_id[at])
-    return {
-        "kind": kind,
-        "request_id": arm.outputs[index].request_id,
-        "position": position,
-        "served_id": served,
-        "served_text": decode(served),
-        "best_id": best,
-        "best_text": decode(best),
-        "gap_nats": gap if np.isfinite(gap) else None,
-    }
+        if len(rows) >= MAX_EXAMPLES:
+            break
+        if (arm.outputs[index].request_id, position) not in taken:
+            rows.append(reader.example(index, position, "first_divergence"))
+    return rows
 
 
 def _first_divergences(given: CheckInput) -> list[tuple[int, int]]:

@@ -27,6 +27,8 @@ DATA = {
     "lossguard/demo.toml",
     "lossguard/demo_smollm2.toml",
     "lossguard/py.typed",
+    "lossguard/report/html/page.css",
+    "lossguard/report/html/page.html.jinja",
     "lossguard/report/schema/report-1.json",
     "lossguard/report/schema/session-1.json",
     "lossguard_kernels/py.typed",

@@ -99,6 +99,7 @@ def test_junit_carries_the_verdict(both: Project) -> None:
     found = {entry.get("name"): entry.get("value") for entry in tree.iter("property")}
     assert found["lossguard.claim"] == "tree/f"
     assert found["lossguard.verdict"] == "FAIL"
+    assert found["lossguard.headline"] == "NOT LOSSLESS  bad against stock"
     assert found["lossguard.report"] == "run/report.json"
     assert ClaimMessage.from_text(found["lossguard"]).candidate == "bad"
 

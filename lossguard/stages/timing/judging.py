@@ -144,18 +144,18 @@ def _evidence(case: SpeedCase, times: PairTimes, sequential: SequentialVerdict) 
         "contrasts": [asdict(contrast) for contrast in contrasts if contrast is not None],
         "diagnostics": asdict(diagnostics(times, estimate)),
     }
-    cleaned: dict[str, Any] = _json(raw)
+    cleaned: dict[str, Any] = to_plain(raw)
     return cleaned
 
 
-def _json(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Plain JSON: numbers that are not finite become null, tuples lists, numpy scalars Python's own."""
     if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _json(value.item())
+        return to_plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lossguard.stages.timing.judging import (
     planned_looks,
     reason_to_stop,
     sequential_verdict,
+    to_plain,
 )
 from lossguard.stages.timing.noise_stage import Noise, describe_plan
 from lossguard.stages.timing.pair_times import MeasuredPair, to_pair_times
@@ -262,7 +263,9 @@ class TimedCandidate:
             return check
         times, found = sequential_verdict(case)
         path = self.session.settings.folder / PLOT
-        missing = write_plot(path, plot_data(times, case.noise, found.verdict), title=self._title)
+        data = plot_data(times, case.noise, found.verdict)
+        check = replace(check, evidence={**check.evidence, "plot_data": to_plain(asdict(data))})
+        missing = write_plot(path, data, title=self._title)
         if missing:
             return replace(check, notes=(*check.notes, missing))
         return replace(check, evidence={**check.evidence, "plot": str(path)})

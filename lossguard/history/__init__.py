@@ -1,0 +1,1 @@
+"""Finished runs over time, in one SQLite file."""

@@ -1,0 +1,181 @@
+"""What the page shows of one claim, as values that the template prints: JSON in, texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lossguard.report.html.figures import Figure, figures_of
+from lossguard.report.verdict_text import by_severity, claim_headline, claim_reason, recheck_command, visible
+
+Json = Mapping[str, Any]
+NUM_NOTES = 30
+TOKEN_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A token that the target might have served at a position."""
+
+    token: str
+    text: str
+    gap: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """One position: what was served there, and what else there was."""
+
+    place: str
+    context: str
+    served: Candidate
+    best: Candidate
+    stock: Candidate | None
+    alternatives: tuple[Candidate, ...]
+    replays: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """One check of the table."""
+
+    name: str
+    verdict: str
+    numbers: tuple[str, str, str, str]  # candidate, stock, bound, limit
+    summary: str
+    notes: tuple[str, ...]
+    num_more_notes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One claim."""
+
+    anchor: str
+    id: str
+    verdict: str
+    headline: str
+    reason: str
+    where: str
+    sure: str
+    diagnosis: str
+    sizes: str
+    checks: tuple[CheckRow, ...]
+    covers: tuple[str, ...]
+    does_not_cover: tuple[str, ...]
+    divergences: tuple[Divergence, ...]
+    figures: tuple[Figure, ...]
+    differences: tuple[str, ...]
+
+
+def sections_of(report: Json) -> tuple[Section, ...]:
+    """Claims, worst first."""
+    claims = by_severity(report["claims"])
+    return tuple(_section(report, claim, number) for number, claim in enumerate(claims, 1))
+
+
+def _section(report: Json, claim: Json, number: int) -> Section:
+    divergences = tuple(_divergence(report, claim, example) for example in claim["examples"])
+    differences = report["fingerprint"].get("differences", {}).get(claim["candidate"], ())
+    return Section(
+        anchor=f"claim-{number}",
+        id=claim["id"],
+        verdict=claim["verdict"],
+        headline=claim_headline(claim),
+        reason=_reason(claim),
+        where=_where(claim, divergences),
+        sure=_sure(claim),
+        diagnosis=claim.get("diagnosis", {}).get("sentence", ""),
+        sizes=_sizes(claim["sizes"]),
+        checks=tuple(_check(check) for check in by_severity(claim["checks"])),
+        covers=tuple(claim["covers"]),
+        does_not_cover=tuple(claim["does_not_cover"]),
+        divergences=divergences,
+        figures=figures_of(claim, f"c{number}"),
+        differences=tuple(differences),
+    )
+
+
+def _reason(claim: Json) -> str:
+    """Which checks decided; of a PASS all did."""
+    if claim["verdict"] != "PASS":
+        return claim_reason(claim)
+    return f"all pass: {', '.join(check['check'] for check in claim['checks'])}"
+
+
+def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
+    """The first place of a red claim in one sentence."""
+    if claim["verdict"] == "PASS" or not divergences:
+        return ""
+    first = divergences[0]
+    sentence = f"{first.place}: served {first.served.token} “{first.served.text}”, {first.served.gap}"
+    return f"{sentence}; best {first.best.token} “{first.best.text}”"
+
+
+def _sure(claim: Json) -> str:
+    """How much the verdict rests on: bounds of a speed claim, false alarms behind a FAIL, else what could be seen."""
+    if claim.get("kind") == "speed":
+        check = claim["checks"][0]
+        return f"gain {check['candidate']}, one-sided 95 % bounds {check['bound']}" if check.get("bound") else ""
+    power = claim["power"]
+    if not power:
+        return ""
+    if claim["verdict"] == "FAIL" and "fail_given_lossless_fraction" in power:
+        wrong = 100 * power["fail_given_lossless_fraction"]
+        return (
+            f"stock against itself gets FAIL {wrong:.4g} times in 100 ({power['num_replicates']} resampled comparisons)"
+        )
+    excess, passing = power["detectable_excess_points"], 100 * power["pass_given_lossless_fraction"]
+    catches = (
+        "no excess is sure of a FAIL"
+        if excess >= 100
+        else (f"a true excess of {excess:.2g} points gets FAIL 90 times in 100")
+    )
+    return f"{catches}; a lossless candidate gets PASS {passing:.4g} times in 100"
+
+
+def _sizes(sizes: Json) -> str:
+    if not sizes:
+        return ""
+    return (
+        f"{sizes['num_requests']:,} requests in {sizes['num_clusters']:,} clusters; "
+        f"{sizes['num_tokens_candidate']:,} tokens of the candidate, {sizes['num_tokens_stock']:,} of stock; "
+        f"{100 * sizes['diverging_fraction']:.0f} % of requests diverge"
+    )
+
+
+def _check(check: Json) -> CheckRow:
+    notes = check["notes"]
+    return CheckRow(
+        name=check["check"],
+        verdict=check["verdict"],
+        numbers=(check.get("candidate", ""), check.get("stock", ""), check.get("bound", ""), check.get("limit", "")),
+        summary=check["summary"],
+        notes=tuple(notes[:NUM_NOTES]),
+        num_more_notes=max(0, len(notes) - NUM_NOTES),
+    )
+
+
+def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
+    gap = "no such token in the vocabulary" if example["gap_nats"] is None else f"gap {example['gap_nats']:.2f} nats"
+    stock = None
+    if "stock_id" in example:
+        stock = _token(example["stock_id"], example["stock_text"])
+    return Divergence(
+        place=f"request {example['request_id']}, position {example['position']:,}",
+        context=example.get("context_text", ""),
+        served=_token(example["served_id"], example.get("served_text", ""), gap),
+        best=_token(example["best_id"], example.get("best_text", "")),
+        stock=stock,
+        alternatives=tuple(
+            _token(row["id"], row["text"], f"{row['gap_nats']:.2f}") for row in example.get("alternatives", ())
+        ),
+        replays=tuple(f"{name}: {token}" for name, token in (example.get("replays") or {}).items()),
+        command=recheck_command(claim, report["run"], example),
+    )
+
+
+def _token(token: int, text: str, gap: str = "") -> Candidate:
+    return Candidate(token=str(token), text=visible(text, TOKEN_CHARACTERS), gap=gap)
