@@ -154,7 +154,9 @@ def test_support_gap_is_what_lets_the_token_in(sampling: SamplingParams, seed: i
     for change, allowed in ((1.001 * gap + 1e-4, True), (0.999 * gap - 1e-4, gap <= 1e-4)):
         moved = logits.copy()
         moved[0, int(served[0])] += np.float32(change)
-        assert bool(sampled_columns(torch.from_numpy(moved), served, rows)["in_support"][0]) is (allowed or bool(inside))
+        assert bool(sampled_columns(torch.from_numpy(moved), served, rows)["in_support"][0]) is (
+            allowed or bool(inside)
+        )
 
 
 def test_support_gap_by_probability_is_the_distance_of_the_odds() -> None:

@@ -69,8 +69,9 @@ def test_full_judges_everything_whose_check_exists() -> None:
     assert sorted(names) == sorted(item.name for item in (*PLANTED, *CONTROLS))
     assert not {item.name for item in PENDING} & set(names)
     assert all(dict(fault(name).asks) == dict(current.asks) for current in rounds for name in current.faults)
-    asking = [current for current in rounds if current.asks]
-    assert [current.name for current in asking] == ["repetition-penalty", "logit-bias"]
+    asking = [current for current in rounds if current.asks or current.temperature]
+    assert sorted(current.name for current in asking) == ["logit-bias", "repetition-penalty", "sampled", "top-p-sampled"]
+    assert all(fault(name).temperature == current.temperature for current in rounds for name in current.faults)
     assert all(any(fault(name).is_control for name in current.faults) for current in asking)
     assert all(current.budget.num_requests >= 200 for current in rounds)
 
