@@ -137,7 +137,11 @@ def _bad(found: str, fix: str = "correct the file; docs/configuration.md lists e
 
 def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), source: str = "the configuration") -> Config:
     """Check a parsed configuration. Raises UsageError LG0603."""
-    _only_known(data, {"model", "systems", "scorer", "scorers", "prompts", "seed", "timing", "parameters", "temperature"}, source)
+    _only_known(
+        data,
+        {"model", "systems", "scorer", "scorers", "prompts", "seed", "timing", "parameters", "temperature"},
+        source,
+    )
     if not isinstance(data.get("model"), str):
         raise _bad(f"{source} has no 'model' (a folder, or 'smollm2' for the built-in default)")
     systems = data.get("systems")

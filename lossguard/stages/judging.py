@@ -87,7 +87,10 @@ def _examples(given: CheckInput, decode: Callable[[int], str]) -> list[dict[str,
     """
     arm = given.candidate
     if not all_greedy(given.requests):
-        return [_example(arm, index, position, "mismatch", decode) for index, position in outside_places(given, MAX_EXAMPLES)]
+        return [
+            _example(arm, index, position, "mismatch", decode)
+            for index, position in outside_places(given, MAX_EXAMPLES)
+        ]
     shown = (event for event in arm.audit if event.explained is not True and not event.reason.startswith("after an"))
     events = sorted(shown, key=lambda event: (event.explained is None, -event.gap_nats))
     index_of = {request.id: index for index, request in enumerate(given.requests)}

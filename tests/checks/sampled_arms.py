@@ -44,7 +44,8 @@ def sampled_requests(number: int, **sampling: Any) -> tuple[Request, ...]:
     """Requests at a temperature, one cluster each."""
     asked = {"temperature": 1.0, **sampling}
     return tuple(
-        replace(request, sampling=replace(request.sampling, **asked)) for request in make_requests(number, max_tokens=256)
+        replace(request, sampling=replace(request.sampling, **asked))
+        for request in make_requests(number, max_tokens=256)
     )
 
 
@@ -96,7 +97,13 @@ def _scores(
 
 
 def sampled_run(
-    seed: int, law: Law = exact, *, num_requests: int = 240, mean_tokens: int = 60, noise_nats: float = 0.03, **sampling: Any
+    seed: int,
+    law: Law = exact,
+    *,
+    num_requests: int = 240,
+    mean_tokens: int = 60,
+    noise_nats: float = 0.03,
+    **sampling: Any,
 ) -> CheckInput:
     """Stock and a candidate that serves ``law``; replies of unequal length."""
     generator = np.random.default_rng(seed)

@@ -86,9 +86,7 @@ def served_greedily(context: BatchContext, *, share: float = 1.0, seed: int = 0)
     return FaultySampler(context, served, rows_in_share(context, share, seed))
 
 
-def lax_threshold(
-    context: BatchContext, *, looseness: float = 1.0, share: float = 1.0, seed: int = 0
-) -> FaultySampler:
+def lax_threshold(context: BatchContext, *, looseness: float = 1.0, share: float = 1.0, seed: int = 0) -> FaultySampler:
     """Drafted children are accepted once their cumulative probability, times 1 + looseness, passes the coin.
 
     The coin form of sample-and-match with a threshold 1 / (1 + looseness): exact at looseness 0, lossy over it.

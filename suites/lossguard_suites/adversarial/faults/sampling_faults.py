@@ -94,9 +94,7 @@ OWN = (
         "lax-threshold",
         "drafts are accepted by a threshold under 1 on their cumulative probability",
         "lax_threshold",
-        Strength(
-            parameter="looseness", published=1.0, weaker=(0.5, 0.25), meaning="inverse of the threshold, minus 1"
-        ),
+        Strength(parameter="looseness", published=1.0, weaker=(0.5, 0.25), meaning="inverse of the threshold, minus 1"),
     ),
     _own(
         "O7",
