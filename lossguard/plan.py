@@ -65,10 +65,11 @@ class Plan:
     """One stock run against any number of candidates.
 
     ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
-    ``temperature`` above 0 asks for sampled replies (None: the configuration's). ``strict`` fails any token that differs from stock's: for
-    deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root under which run folders
-    are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock.
-    Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per candidate.
+    ``temperature`` above 0 asks for sampled replies (None: the configuration's). ``strict`` fails any token that
+    differs from stock's: for deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root
+    under which run folders are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a
+    live run of stock. Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per
+    candidate.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 

@@ -1,7 +1,7 @@
 """Forced scores of the replies in fixtures/sglang-sampled, kept small beside them: what made ``scores.safetensors``.
 
-The first 64 tokens of every reply, scored whole by the torch scorer. The transform's bounds are kept in steps of 1 / 65535,
-the other columns in float16.
+The first 64 tokens of every reply, scored whole by the torch scorer. The transform's bounds are kept in steps of
+1 / 65535, the other columns in float16.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def small(scores: ForcedScores) -> dict[str, NDArray[np.generic]]:
-    """The first tokens of every reply; one of its log-probability, entropy and variance is what the others follow from."""
+    """What is kept of the first tokens of every reply."""
     position = np.arange(scores.num_tokens) - np.repeat(scores.offsets[:-1], np.diff(scores.offsets))
     kept = position < KEPT_TOKENS
     columns: dict[str, NDArray[np.generic]] = {

@@ -20,9 +20,9 @@ from lossguard.checks.transform import TransformComparison, compare_transforms, 
 from lossguard.records import CheckResult, Request, Verdict
 
 PASS_ALPHA: Final = 0.05
-SURPRISE_ALPHA: Final = 0.0025
-"""Of each direction, so that 0.5 % of lossless runs fail by surprise at most."""
-TRANSFORM_ALPHA: Final = 0.005
+SURPRISE_ALPHA: Final = 0.001
+"""Of each direction, so that 0.2 % of lossless runs fail by surprise at most."""
+TRANSFORM_ALPHA: Final = 0.002
 LEAST_MARGIN, LARGEST_MARGIN = 0.05, 0.10
 """Of the temperature: an error of it that a run must exclude to PASS."""
 LEAST_TRANSFORM_MARGIN, LARGEST_TRANSFORM_MARGIN = 0.01, 0.025
@@ -160,8 +160,8 @@ def _result(
             "standard_error_nats_per_token": finite(surprise.standard_error),
             "upper_95_nats_per_token": finite(surprise.upper_95),
             "lower_95_nats_per_token": finite(surprise.lower_95),
-            "upper_99_75_nats_per_token": finite(surprise.upper_fail),
-            "lower_99_75_nats_per_token": finite(surprise.lower_fail),
+            "upper_999_nats_per_token": finite(surprise.upper_fail),
+            "lower_999_nats_per_token": finite(surprise.lower_fail),
             "margin_nats_per_token": margin,
             "margin_fraction_of_temperature": of_temperature,
             "temperature_error_fraction": finite(error),

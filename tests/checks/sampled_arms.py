@@ -1,4 +1,4 @@
-"""Arms of sampled tokens: distributions as peaked as a language model's, and what was drawn from them or from others."""
+"""Arms of sampled tokens: distributions as peaked as a language model's, and draws from them or from others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of sampled replies: columns by hand, error rates by simulation, faulty samplers of the adversarial suite."""
+"""The checks of sampled replies: columns by hand, error rates by simulation, samplers of the adversarial suite."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_an_early_nucleus_fails() -> None:
 
 @pytest.mark.parametrize("name", ["lax_threshold", "ratio_of_best_children"])
 def test_acceptance_rules_are_exact_without_their_fault(name: str) -> None:
-    """Threshold 1 is the target's law; p / q with the children drawn from it would be, and with the best ones is not."""
+    """Threshold 1 is the target's law; p / q of children drawn from q would be, of the best ones it is not."""
     logits = torch.randn(50, 20, generator=torch.Generator().manual_seed(0)) * 3
     factory = getattr(faults, name)
     arguments = {"looseness": 0.0} if name == "lax_threshold" else {}

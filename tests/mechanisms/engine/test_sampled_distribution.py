@@ -1,4 +1,4 @@
-"""Sampled replies of the committed hybrid: chain speculation draws from the target's distribution, as plain decoding does.
+"""Sampled replies of the committed hybrid: chain speculation draws from the target's distribution, as decoding does.
 
 Both arms draw with different seeds (with one seed they serve the same tokens), and transformers' own model scores them.
 """

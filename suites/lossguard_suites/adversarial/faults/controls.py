@@ -122,7 +122,7 @@ MET = (
 )
 
 
-def _control(
+def _control(  # noqa: PLR0913 - the fields of a row
     code: str,
     name: str,
     title: str,

@@ -105,14 +105,14 @@ def lax_threshold(context: BatchContext, *, looseness: float = 1.0, share: float
 
 
 def ratio_of_best_children(context: BatchContext, *, share: float = 1.0, seed: int = 0) -> FaultySampler:
-    """A tree's children are the drafter's best tokens, yet accepted in turn with probability p / q as if drawn from q."""
+    """Children are the drafter's best tokens, yet accepted in turn with probability p / q as if drawn from q."""
 
     def served(scores: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
         target = (scores / sampling.temperature).softmax(dim=-1)
         draft = (scores / DRAFT_TEMPERATURE).softmax(dim=-1)
         left, law, current = torch.ones_like(target[:, :1]), torch.zeros_like(target), target
         for child in draft.topk(NUM_CHILDREN, dim=-1).indices.T:
-            child = child[:, None]  # noqa: PLW2901 - a column
+            child = child[:, None]
             accepted = left * (current.gather(1, child) / draft.gather(1, child)).clamp(max=1.0)
             law = law.scatter_add(1, child, accepted)
             left, current = left - accepted, residual(current, draft)
