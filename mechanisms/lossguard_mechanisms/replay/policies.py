@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lossguard_mechanisms.replay.best_first import ScoreArray, best_first_trees, num_accepted
 from lossguard_mechanisms.replay.recording import IntArray, Lattices, Recording
-from lossguard_mechanisms.replay.static_trees import num_accepted_by_paths, static_paths
+from lossguard_mechanisms.trees.best_first import ScoreArray, best_first_trees, num_accepted
+from lossguard_mechanisms.trees.static_shape import num_accepted_by_paths, static_paths
 
 CHAIN, BEST_FIRST, BEST_FIRST_EDGES = "chain", "best-first", "best-first-edges"
 STATIC, ORACLE = "static", "oracle"

@@ -23,9 +23,9 @@ from lossguard_mechanisms.replay.policies import (
 )
 from lossguard_mechanisms.replay.recording import Lattices
 from lossguard_mechanisms.replay.soundness import problems_of
-from lossguard_mechanisms.replay.static_trees import static_paths
-from tests.mechanisms.replay.slow_trees import all_paths_in_order, num_accepted_slowly
+from lossguard_mechanisms.trees.static_shape import static_paths
 from tests.mechanisms.replay.toy_recordings import recording
+from tests.mechanisms.trees.slow_trees import all_paths_in_order, num_accepted_slowly
 
 SEEDS = st.integers(0, 10**6)
 
