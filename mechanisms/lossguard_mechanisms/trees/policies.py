@@ -33,8 +33,8 @@ class ChainPolicy:
 class BestFirstPolicy:
     """The ``num_drafts`` most likely paths.
 
-    By the candidates' own probabilities (DDTree), or with ``on_edges`` by those of each candidate given the one before it
-    (DFlash2, DSpark).
+    By the candidates' own probabilities (DDTree), or with ``on_edges`` by those of each candidate given the one before
+    it (DFlash2, DSpark).
     """
 
     def __init__(self, num_drafts: int, *, on_edges: bool, num_depths: int | None = None) -> None:

@@ -94,7 +94,7 @@ def _walk(tree: Tree, laws: Laws, numbers: Numbers, *, replaces: bool) -> Path:
 def _accept_child(
     tree: Tree, laws: Laws, place: tuple[Tensor, Tensor], numbers: Numbers, *, step: int, replaces: bool
 ) -> tuple[Tensor, Tensor]:
-    """The accepted child of each sequence's node [B], 0 for none, and what the token would be drawn from then [B, V]."""
+    """The accepted child of each sequence's node [B], 0 for none, and the law that is left if there is none [B, V]."""
     current, walks = place
     target, draft = laws.at(current)
     accepted = torch.zeros_like(current)

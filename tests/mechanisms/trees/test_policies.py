@@ -20,9 +20,7 @@ from tests.mechanisms.trees.slow_trees import paths_by_heap
 SIZES = {"num_depths": st.integers(1, 4), "num_candidates": st.integers(1, 4)}
 
 
-def lattice_of(
-    seed: int, *, batch: int = 3, num_depths: int = 4, num_candidates: int = 4, edges: bool = True
-) -> Lattice:
+def lattice_of(seed: int, *, batch: int = 3, num_depths: int = 4, num_candidates: int = 4) -> Lattice:
     """Random candidates, no token twice in a depth."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.stack(
@@ -37,7 +35,7 @@ def lattice_of(
         ids=ids,
         log_probs=raw.log_softmax(dim=-1).sort(dim=-1, descending=True).values[..., :num_candidates],
         chain=ids[:, :, 0],
-        edges=pairs if edges else None,
+        edges=pairs,
         confidence=None,
     )
 
