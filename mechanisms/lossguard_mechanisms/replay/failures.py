@@ -82,7 +82,7 @@ def no_edges(policy: str, drafter: str) -> UsageError:
     """A policy on edges asked of a recording without any."""
     return UsageError(
         f"the policy {policy!r} needs edges, and the recording of {drafter} has none",
-        why="without edges its tree would be that of 'best-first' under another name",
+        why="without edges its tree would be that of another policy under its name",
         fix="leave that policy out for this recording, or record a drafter that scores pairs of candidates",
         code="LG1608",
     )
