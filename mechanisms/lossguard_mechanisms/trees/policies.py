@@ -68,26 +68,29 @@ class StaticPolicy:
     def __init__(self, num_drafts: int, *, num_depths: int | None = None) -> None:
         self.num_nodes = _with_anchor(num_drafts)
         self._num_depths = num_depths
+        self._shapes: dict[tuple[int, int, torch.device], Tensor] = {}  # copied to a device once
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """Raises UsageError LG1901 (nodes), LG1903 (depth)."""
         seen = cut_depth(lattice, self._num_depths)
         batch, depths, candidates = seen.ids.shape
-        require_capacity(self.num_nodes - 1, num_depths=depths, num_candidates=candidates)
-        paths = static_paths(self.num_nodes - 1, num_depths=depths, num_candidates=candidates)
+        key = (depths, candidates, seen.ids.device)
+        if key not in self._shapes:
+            self._shapes[key] = torch.tensor(self._shape(depths, candidates), device=seen.ids.device)
+        parents, own_depths, ranks = self._shapes[key][:, None].expand(-1, batch, -1)
+        scores = torch.zeros(ranks.shape, device=seen.ids.device)
+        return tree_of_nodes(seen, anchors, Nodes(parents=parents, depths=own_depths, ranks=ranks, scores=scores))
+
+    def _shape(self, num_depths: int, num_candidates: int) -> list[list[int]]:
+        """Parents, depths and ranks of all nodes."""
+        require_capacity(self.num_nodes - 1, num_depths=num_depths, num_candidates=num_candidates)
+        paths = static_paths(self.num_nodes - 1, num_depths=num_depths, num_candidates=num_candidates)
         place = {path: at for at, path in enumerate(paths)}
-        device = seen.ids.device
-
-        def column(values: list[int]) -> Tensor:
-            return torch.tensor(values, device=device).expand(batch, -1)
-
-        nodes = Nodes(
-            parents=column([place.get(path[:-1], -1) for path in paths]),
-            depths=column([len(path) for path in paths]),
-            ranks=column([path[-1] for path in paths]),
-            scores=torch.zeros((batch, len(paths)), device=device),
-        )
-        return tree_of_nodes(seen, anchors, nodes)
+        return [
+            [place.get(path[:-1], -1) for path in paths],
+            [len(path) for path in paths],
+            [path[-1] for path in paths],
+        ]
 
 
 def tree_of_nodes(lattice: Lattice, anchors: Tensor, nodes: Nodes) -> Tree:
