@@ -30,7 +30,7 @@ def main() -> int:
     prompts, *arms = (_rows(tensors, name) for name in ("prompt", *ARMS))
     jobs = [_job(at, prompt, replies) for at, (prompt, *replies) in enumerate(zip(prompts, *arms, strict=True))]
     scorer = create_torch_scorer(TorchScorerSpec(model_path=str(resolve_model("smollm2", Path.cwd()))))
-    kept = {}
+    kept: dict[str, NDArray[np.generic]] = {}
     for name, scores in zip(ARMS, scorer.score(jobs), strict=True):
         kept |= {f"{name}.{key}": column for key, column in small(scores).items()}
     (FOLDER / "scores.safetensors").write_bytes(save(kept))

@@ -69,7 +69,8 @@ def largest_spread(tokens: DrawnTokens) -> float:
 
 def _residuals(cluster: IntArray, candidate: DrawnTokens, stock: DrawnTokens, level: float) -> tuple[float, FloatArray]:
     """The difference of shares under ``level``, and each cluster's part in it [K] (linearised ratio, Cochran 1977)."""
-    shares, parts = [], []
+    shares: list[float] = []
+    parts: list[FloatArray] = []
     for arm in (candidate, stock):
         below = sum_by_cluster(request_sums(share_below(arm, level), arm.scores), cluster)
         drawn = sum_by_cluster(request_sums(arm.is_drawn, arm.scores), cluster)

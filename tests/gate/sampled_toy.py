@@ -43,7 +43,8 @@ class SampledEngine(ToyEngine):
         if request.sampling.is_greedy:
             return super()._reply(request, row, num_rows)
         generator = np.random.default_rng([zlib.crc32(request.id.encode()), self.draws])
-        ids, reply = [*request.prompt_ids], []
+        ids = [*request.prompt_ids]
+        reply: list[int] = []
         while len(reply) < request.sampling.max_tokens and (not reply or reply[-1] != STOP_ID):
             law = self.law(self._served_logits(ids, request, row, num_rows), request.sampling)
             reply.append(int(min(np.searchsorted(np.cumsum(law), generator.random()), VOCAB_SIZE - 1)))
@@ -64,7 +65,9 @@ class SampledScorer(ToyScorer):
         scores = super()._arm(pairs)
         if all(request.sampling.is_greedy for request, _ in pairs):
             return scores
-        logits, served, kinds = [], [], []
+        logits: list[Logits] = []
+        served: list[int] = []
+        kinds: list[int] = []
         for index, (request, output) in enumerate(pairs):
             ids = list(request.prompt_ids)
             for token in output.ids:

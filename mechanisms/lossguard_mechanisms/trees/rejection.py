@@ -79,7 +79,9 @@ def residual(target: Tensor, draft: Tensor) -> Tensor:
 def _walk(tree: Tree, laws: Laws, numbers: Numbers, *, replaces: bool) -> Path:
     current = torch.zeros(len(tree.tokens), dtype=torch.int64, device=tree.tokens.device)
     walks = torch.ones_like(current, dtype=torch.bool)
-    nodes, emitted, count = [], [], torch.zeros_like(current)
+    nodes: list[Tensor] = []
+    emitted: list[Tensor] = []
+    count = torch.zeros_like(current)
     for step in range(int(tree.depths.max()) + 1):
         accepted, left = _accept_child(tree, laws, (current, walks), numbers, step=step, replaces=replaces)
         last = draw_independently(left, numbers(step, 0)[:, None])[:, 0]
