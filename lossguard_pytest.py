@@ -25,8 +25,8 @@ BUDGET_SIZES = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){1,2}")
 UPDATE_MODES = ("none", "new", "all")
 MARKER = "lossguard"
 MARKER_LINE = (
-    "lossguard(claim, candidate=None, budget=None, baseline=None, repeats=1, gpus=None): one claim about a system; "
-    "its verdict is red unless it is PASS (docs/pytest.md)"
+    "lossguard(claim, candidate=None, budget=None, baseline=None, repeats=1, gpus=None, temperature=None): one "
+    "claim about a system; its verdict is red unless it is PASS (docs/pytest.md)"
 )
 
 
@@ -52,6 +52,13 @@ def seed_text(text: str) -> str:
     if re.fullmatch(r"-?\d+", text):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+
+
+def temperature_text(text: str) -> str:
+    """A number from 0 to 10; stays a string, as a seed does."""
+    if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) <= 10.0:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no temperature from 0 to 10")
 
 
 def filled_text(text: str) -> str:
@@ -81,6 +88,7 @@ OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("advisory", None, None, "report verdicts without failing"),
     ("json", "PATH", filled_text, "write the session's report to this file"),
     ("seed", "INT", seed_text, "seed of prompt order, resampling and sampled replies"),
+    ("temperature", "NUMBER", temperature_text, "judge sampled replies at this temperature"),
     ("strict", None, None, "any token that differs from the baseline's fails (deterministic stacks only)"),
     ("explain", None, None, "print every claim's checks and first divergences, not only those of red claims"),
     ("baselines-dir", "DIR", filled_text, "where records are kept (default: .lossguard-baselines)"),

@@ -67,6 +67,8 @@ class Config:
     """Further scorers by name, to be compared with ``scorer``; they decide nothing."""
     prompts: PromptsConfig = PromptsConfig()
     seed: int = 17
+    temperature: float = 0.0
+    """Of test requests, where a plan gives none; 0 is greedy decoding."""
     folder: Path = Path()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What test requests ask of the sampler besides, as ``request_parameters`` gives it; calibration stays plain."""
@@ -135,7 +137,11 @@ def _bad(found: str, fix: str = "correct the file; docs/configuration.md lists e
 
 def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), source: str = "the configuration") -> Config:
     """Check a parsed configuration. Raises UsageError LG0603."""
-    _only_known(data, {"model", "systems", "scorer", "scorers", "prompts", "seed", "timing", "parameters"}, source)
+    _only_known(
+        data,
+        {"model", "systems", "scorer", "scorers", "prompts", "seed", "timing", "parameters", "temperature"},
+        source,
+    )
     if not isinstance(data.get("model"), str):
         raise _bad(f"{source} has no 'model' (a folder, or 'smollm2' for the built-in default)")
     systems = data.get("systems")
@@ -148,10 +154,17 @@ def config_from_mapping(data: Mapping[str, Any], *, folder: Path = Path(), sourc
         scorers=_scorers(data.get("scorers", {}), source),
         prompts=_prompts(data.get("prompts", {}), source),
         seed=_integer(data.get("seed", 17), f"{source}: seed"),
+        temperature=_temperature(data.get("temperature", 0.0), source),
         folder=folder,
         parameters=_parameters(data.get("parameters", {}), source),
         timing=_timing(data.get("timing", {}), source),
     )
+
+
+def _temperature(value: Any, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 10.0:
+        raise _bad(f"{source}: temperature must be a number from 0 to 10, found {value!r}")
+    return float(value)
 
 
 def _parameters(table: Any, source: str) -> Mapping[str, Any]:

@@ -237,7 +237,7 @@ def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
         require_exercises(workspace)
         estimate_cost(workspace, requests)
     calibration = run_calibration(workspace, requests)
-    power = estimate_power(_power_input(workspace, requests, calibration)).to_json()
+    power = _power(workspace, requests, calibration)
     workspace.listener.thresholds(_head(workspace, calibration, power))
     stock_outputs = served(workspace, workspace.plan.stock, requests.test)
     claims = []
@@ -309,6 +309,13 @@ def _judge_system(workspace: Workspace, requests: Sequence[Request], case: Case)
     return judge(Judgement(given=given, power=case.power, decode=workspace.text_of))
 
 
+def _power(workspace: Workspace, requests: RunRequests, calibration: Calibration) -> dict[str, Any]:
+    """Of the rate rule; at temperature > 0 nothing, since there the sampling check says what it could see."""
+    if workspace.plan.effective_temperature:
+        return {}
+    return estimate_power(_power_input(workspace, requests, calibration)).to_json()
+
+
 def _power_input(workspace: Workspace, requests: RunRequests, calibration: Calibration) -> PowerInput:
     replies = calibration.stock.outputs
     return PowerInput(
@@ -330,6 +337,7 @@ def _head(workspace: Workspace, calibration: Calibration, power: Mapping[str, An
         "candidates": [system.name for system in plan.systems],
         "model": plan.config.model,
         "seed": plan.effective_seed,
+        "temperature": plan.effective_temperature,
         "thresholds": calibration.thresholds.to_json(),
         "power": dict(power),
     }
@@ -344,7 +352,7 @@ def _run_facts(workspace: Workspace, command: Sequence[str]) -> dict[str, Any]:
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": plan.effective_seed,
         "budget": asdict(plan.sizes),
-        "temperature": plan.temperature,
+        "temperature": plan.effective_temperature,
         "repeats": plan.repeats,
         "command": list(command),
         "folder": str(folder),

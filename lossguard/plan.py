@@ -65,10 +65,11 @@ class Plan:
     """One stock run against any number of candidates.
 
     ``budget`` is a name (``quick``, ``standard``, ``full``), REQUESTSxTOKENS (``210x24``) or a ``Budget``.
-    ``temperature`` above 0 asks for sampled replies. ``strict`` fails any token that differs from stock's: for
-    deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root under which run folders
-    are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a live run of stock.
-    Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per candidate.
+    ``temperature`` above 0 asks for sampled replies (None: the configuration's). ``strict`` fails any token that
+    differs from stock's: for deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root
+    under which run folders are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a
+    live run of stock. Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per
+    candidate.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
@@ -77,7 +78,7 @@ class Plan:
     candidates: Sequence[str | SystemHandle] = ()
     budget: str | Budget = "standard"
     seed: int | None = None
-    temperature: float = 0.0
+    temperature: float | None = None
     repeats: int = 1
     strict: bool = False
     prompt_sets: Sequence[str] | None = None
@@ -102,8 +103,10 @@ class Plan:
             raise _bad_plan(f"the budget has a size under 1: {sizes}")
         if self.repeats < 1:
             raise _bad_plan(f"repeats is {self.repeats}; at least 1 is needed")
-        if not 0.0 <= self.temperature <= 10.0:
-            raise _bad_plan(f"temperature is {self.temperature}; between 0 and 10 is possible")
+        if not 0.0 <= self.effective_temperature <= 10.0:
+            raise _bad_plan(f"temperature is {self.effective_temperature}; between 0 and 10 is possible")
+        if self.strict and self.effective_temperature:
+            raise _bad_plan("strict compares greedy replies, and the temperature is over 0; leave one of the two out")
 
     @property
     def sizes(self) -> Budget:
@@ -114,6 +117,11 @@ class Plan:
     def effective_seed(self) -> int:
         """The plan's seed, else the configuration's."""
         return self.config.seed if self.seed is None else self.seed
+
+    @property
+    def effective_temperature(self) -> float:
+        """The plan's temperature, else the configuration's; 0 is greedy decoding."""
+        return self.config.temperature if self.temperature is None else self.temperature
 
     @property
     def stock(self) -> SystemConfig:

@@ -32,7 +32,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "candidates": [system.name for system in plan.systems],
         "budget": asdict(plan.sizes),
         "seed": plan.effective_seed,
-        "temperature": plan.temperature,
+        "temperature": plan.effective_temperature,
         "repeats": plan.repeats,
         "record": str(plan.record.absolute()) if plan.record else None,
         **({"strict": True} if plan.strict else {}),  # absent from the files of earlier versions

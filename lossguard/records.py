@@ -229,8 +229,10 @@ class ForcedScores:
     """Teacher-forced scores of served tokens as column arrays; T tokens of R requests, request by request.
 
     Logits are those of the target with an FP32 LM head, in nats. Never turned into Python objects token by
-    token. The last five columns are filled for sampled requests only: moments of the distribution under the
-    request's own sampling, bounds of the probability integral transform, and whether the token was allowed.
+    token. The columns after ``finite`` are filled for sampled requests only: moments of the distribution under the
+    request's own sampling, bounds of the probability integral transform, whether the token was allowed, its
+    log-probability under that sampling, and by how many nats it was outside (0: allowed). Then come those of replayed
+    parameters: gap and best token without them, and whether they could be replayed.
     """
 
     request_ids: tuple[str, ...]
@@ -249,6 +251,8 @@ class ForcedScores:
     pit_low: NDArray[np.float32] | None = None  # [T]
     pit_high: NDArray[np.float32] | None = None  # [T]
     in_support: NDArray[np.bool_] | None = None  # [T]
+    sampled_logprob: NDArray[np.float32] | None = None  # [T] -inf outside the support
+    support_gap: NDArray[np.float32] | None = None  # [T]
     plain_gap: NDArray[np.float32] | None = None  # [T]
     plain_best_id: NDArray[np.int32] | None = None  # [T]
     replayed: NDArray[np.bool_] | None = None  # [T] False where a parameter of the request could not be replayed

@@ -38,6 +38,18 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _share(value: Any) -> float:
+    if not 0.0 < _number(value) <= 1.0:
+        raise ValueError(value)
+    return float(value)
+
+
+def _floor(value: Any) -> float:
+    if not 0.0 <= _number(value) <= 1.0:
+        raise ValueError(value)
+    return float(value)
+
+
 def _repetition(value: Any) -> float:
     if not 0.0 < _number(value) <= 10.0:
         raise ValueError(value)
@@ -86,6 +98,9 @@ def _bias(value: Any) -> tuple[tuple[int, float], ...]:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
+    "top_p": _share,
+    "top_k": _count,
+    "min_p": _floor,
     "repetition_penalty": _repetition,
     "presence_penalty": _number,
     "frequency_penalty": _number,
@@ -97,6 +112,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ignore_eos": _flag,
 }
 _FORMS = {
+    "top_p": "a number over 0 and up to 1",
+    "top_k": "a whole number of tokens (0: off)",
+    "min_p": "a number from 0 to 1",
     "repetition_penalty": "a number over 0 and up to 10",
     "presence_penalty": "a number between -100 and 100",
     "frequency_penalty": "a number between -100 and 100",

@@ -25,6 +25,9 @@ TABLE: dict[str, Any] = {
     "grammar": "regex:[ab]+",
     "stop_strings": ["###"],
     "ignore_eos": True,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.02,
 }
 SYSTEMS = {"stock": {"engine": "callable"}, "mine": {"engine": "callable"}}
 
@@ -55,6 +58,9 @@ def test_values_are_those_of_sampling_params() -> None:
         ({"bad_words": [3]}, "each a list of token ids"),
         ({"bad_words": [[]]}, "each a list of token ids"),
         ({"grammar": "lark:x"}, "a JSON schema"),
+        ({"top_p": 0}, "over 0 and up to 1"),
+        ({"top_k": 0.5}, "whole number of tokens"),
+        ({"min_p": 1.5}, "from 0 to 1"),
         ({"min_tokens": -1}, "whole number of tokens"),
         ({"min_tokens": 1.5}, "whole number of tokens"),
         ({"stop_strings": "###"}, "a list of strings"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lossguard_suites.adversarial.faults import FAULTS, Fault
 from lossguard_suites.adversarial.faults.output_faults import OUTPUT_FAULTS
+from lossguard_suites.adversarial.faults.sampling_faults import SAMPLING_FAULTS
 from lossguard_suites.adversarial.faults.state_faults import STATE_FAULTS
 from lossguard_suites.adversarial.faults.token_faults import TOKEN_FAULTS
 
@@ -42,6 +43,8 @@ def page() -> str:
         _summary(),
         "## State\n\n" + _table(_judged(STATE_FAULTS)),
         "## Choice of a token\n\n" + _table(_judged(TOKEN_FAULTS)),
+        "## Sampler\n\nGreedy replies are served right: requests ask for a temperature.\n\n"
+        + _table(_judged(SAMPLING_FAULTS)),
         "## Between model and client\n\n" + _table(_judged(OUTPUT_FAULTS)),
         "## Waiting for their check\n\nStrict expected failures until the check exists.\n\n" + _pending(pending),
         "## Controls\n\nNone may fail.\n\n" + _controls(item for item in FAULTS if item.is_control),

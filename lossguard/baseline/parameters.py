@@ -44,7 +44,7 @@ def claim_parameters(plan: Plan) -> dict[str, Any]:
                 "num_calibration": sizes.num_calibration,
             },
             "seed": plan.effective_seed,
-            "temperature": float(plan.temperature),
+            "temperature": plan.effective_temperature,
             "repeats": plan.repeats,
             "prompts": {"sets": list(plan.prompt_sets or prompts.sets), "seed": prompts.seed},
             **({"parameters": dict(plan.config.parameters)} if plan.config.parameters else {}),

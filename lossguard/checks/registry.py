@@ -10,17 +10,19 @@ from lossguard.checks.logprob import LogprobCheck
 from lossguard.checks.near_tie import NearTieCheck
 from lossguard.checks.parameters import ParametersCheck
 from lossguard.checks.rate import RateCheck
+from lossguard.checks.sampling import SamplingCheck
 from lossguard.checks.scores import ScoresCheck
 from lossguard.checks.stop import StopCheck
 from lossguard.checks.strict import StrictCheck
 from lossguard.checks.structure import StructureCheck
+from lossguard.checks.support import SupportCheck
 from lossguard.checks.text import TextCheck
 from lossguard.checks.usage import UsageCheck
 from lossguard.checks.vacuity import VacuityCheck
 
 
 def builtin_checks() -> tuple[Check, ...]:
-    """One of each. At temperature > 0 the statistics of greedy tokens do not apply, the rows of the contract do."""
+    """One of each. Rows of the contract always apply; statistics are those of greedy tokens, or of sampled ones."""
     return (
         RateCheck(),
         EventCheck(),
@@ -31,6 +33,8 @@ def builtin_checks() -> tuple[Check, ...]:
         NearTieCheck(),
         BurstCheck(),
         BucketsCheck(),
+        SamplingCheck(),
+        SupportCheck(),
         LogprobCheck(),
         UsageCheck(),
         VacuityCheck(),

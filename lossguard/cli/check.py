@@ -83,6 +83,9 @@ def recheck(
     gap = "no such token in the vocabulary" if found.gap_nats is None else f"gap {found.gap_nats:.3f} nats"
     write(f"request {found.request_id}, position {found.position}, after ...{json.dumps(found.context)}")
     write(f"  {found.candidate} served {found.served_id} {json.dumps(found.served_text)}: rank {found.rank}, {gap}")
+    if found.sampling is not None:
+        place = "" if found.sampling.is_allowed else ", outside its support"
+        write(f"  at temperature {found.sampling.temperature:g}: probability {found.sampling.probability:.3g}{place}")
     for token, text, logit in found.top:
         write(f"  target {logit:9.3f}  {token} {json.dumps(text)}")
     for name, token in found.replays.items():

@@ -176,6 +176,7 @@ class Baselines:
             budget=mark.budget or self._settings.budget,
             repeats=mark.repeats,
             seed=self._settings.seed,
+            temperature=self._settings.temperature if mark.temperature is None else mark.temperature,
             strict=self._settings.strict,
             folder=self._run_folder,
             record=choice.record,

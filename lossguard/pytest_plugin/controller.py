@@ -109,6 +109,7 @@ class Controller(ItemRunner):
         parts += [f"devices={','.join(self._pool)}"] if self._pool else []
         parts += [f"budget={settings.budget}"]
         parts += [f"seed={settings.seed}"] if settings.seed is not None else []
+        parts += [f"temperature={settings.temperature:g}"] if settings.temperature is not None else []
         parts += [f"update={settings.update}: records, judges nothing"] if settings.is_recording else []
         parts += [f"{len(self._required)} claims required"] if self._required is not None else []
         parts += ["ADVISORY: verdicts do not fail this run"] if settings.advisory else []

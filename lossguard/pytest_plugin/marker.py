@@ -15,8 +15,10 @@ from lossguard.pytest_plugin.problems import bad_marker, claim_twice, no_marker,
 
 TEXTS = ("claim", "candidate", "budget", "baseline")
 COUNTS = ("repeats", "gpus")
-ARGUMENTS = (*TEXTS, *COUNTS)
+TEMPERATURE = "temperature"
+ARGUMENTS = (*TEXTS, *COUNTS, TEMPERATURE)
 MAX_COUNT = 1_000
+MAX_TEMPERATURE = 10.0
 CLAIM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@=+-]*")
 
 
@@ -33,6 +35,7 @@ class ClaimMark:
     baseline: str | None = None
     repeats: int = 1
     gpus: int = 0
+    temperature: float | None = None
 
 
 MARK_KEY = pytest.StashKey[ClaimMark]()
@@ -85,6 +88,8 @@ def _check_arguments(where: str, mark: pytest.Mark) -> None:
             raise bad_marker(where, f"{name}= must be a string, found {value!r}")
         if name in COUNTS and value is not None and not _is_count(value):
             raise bad_marker(where, f"{name}= must be a whole number from 1 to {MAX_COUNT}, found {value!r}")
+        if name == TEMPERATURE and value is not None and not _is_temperature(value):
+            raise bad_marker(where, f"{name}= must be a number from 0 to {MAX_TEMPERATURE:g}, found {value!r}")
     claim, budget = mark.kwargs.get("claim"), mark.kwargs.get("budget")
     if claim is not None and not CLAIM.fullmatch(claim):
         raise bad_marker(where, f"the claim {claim!r} is no name; use letters, digits and . _ / @ = + -")
@@ -95,6 +100,10 @@ def _check_arguments(where: str, mark: pytest.Mark) -> None:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= MAX_COUNT
+
+
+def _is_temperature(value: object) -> bool:
+    return type(value) in (int, float) and 0.0 <= float(str(value)) <= MAX_TEMPERATURE
 
 
 def _is_budget(text: str) -> bool:

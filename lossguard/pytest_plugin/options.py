@@ -32,6 +32,7 @@ class Settings:
     advisory: bool
     json: Path | None
     seed: int | None
+    temperature: float | None
     strict: bool
     explain: bool
     baselines_dir: Path
@@ -50,7 +51,7 @@ class Settings:
             for name, metavar, kind, _ in lossguard_pytest.OPTIONS
             if metavar and name not in lossguard_pytest.COMMAND_LINE_ONLY
         }
-        seed = given["seed"]
+        seed, temperature = given["seed"], given["temperature"]
         return cls(
             baseline=given["baseline"],
             candidate=given["candidate"],
@@ -64,6 +65,7 @@ class Settings:
             advisory=bool(config.getoption("lossguard_advisory")),
             json=_path(config, "json"),
             seed=None if seed is None else int(seed),
+            temperature=None if temperature is None else float(temperature),
             strict=bool(config.getoption("lossguard_strict")),
             explain=bool(config.getoption("lossguard_explain")),
             baselines_dir=_path(config, "baselines-dir") or config.rootpath / DEFAULT_BASELINES,

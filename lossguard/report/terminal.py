@@ -17,18 +17,27 @@ TOKEN_CHARACTERS = 200
 
 def render_header(report_head: Mapping[str, Any]) -> str:
     """Version, systems, thresholds and power: what is known before any candidate is judged."""
-    limits, power = report_head["thresholds"], report_head["power"]
+    limits = report_head["thresholds"]
     lines = [
         f"lossguard {report_head['version']}  stock={report_head['stock']}  "
         f"candidates={', '.join(report_head['candidates'])}  model={report_head['model']}  seed={report_head['seed']}",
         f"thresholds from stock ({limits['num_requests']} calibration prompts, {limits['num_tokens']:,} tokens): "
         f"delta q {limits['q_nats']:.3g}, median {limits['delta_median_nats']:.3g}, max {limits['delta_max_nats']:.3g} "
         f"nats; event {limits['event_nats']:.2f} nats; margin {100 * limits['margin']:.2g} points",
-        f"power: a true excess of {power['detectable_excess_points']:.2g} points gets FAIL 90 times in 100; "
-        f"a lossless candidate gets PASS {100 * power['pass_given_lossless_fraction']:.4g} times in 100 "
-        f"({power['num_replicates']} resampled comparisons)",
+        _power(report_head),
     ]
     return "\n".join(lines)
+
+
+def _power(report_head: Mapping[str, Any]) -> str:
+    power = report_head["power"]
+    if not power:
+        return f"sampled replies at temperature {report_head['temperature']:g}, judged by their distribution"
+    return (
+        f"power: a true excess of {power['detectable_excess_points']:.2g} points gets FAIL 90 times in 100; "
+        f"a lossless candidate gets PASS {100 * power['pass_given_lossless_fraction']:.4g} times in 100 "
+        f"({power['num_replicates']} resampled comparisons)"
+    )
 
 
 def render_claim(claim: Mapping[str, Any], run: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ SAMPLED_DTYPES: Final[dict[str, str]] = {
     "pit_low": "float32",
     "pit_high": "float32",
     "in_support": "bool",
+    "sampled_logprob": "float32",
+    "support_gap": "float32",
 }
 """Columns that exist together, where at least one request was sampled."""
 
@@ -58,6 +60,8 @@ NOT_SAMPLED: Final[dict[str, float]] = {
     "pit_low": 0.0,
     "pit_high": 1.0,
     "in_support": 1.0,
+    "sampled_logprob": 0.0,
+    "support_gap": 0.0,
 }
 """What the sampled columns hold for tokens of greedy requests: no information."""
 

@@ -211,6 +211,8 @@ def _dense(logits: Tensor, served: Tensor, top_k: int, rows: RowsToScore) -> dic
     if rows.sampling is not None:
         columns |= sampled_columns(logits, served, rows.sampling)
         columns["in_support"] &= ~forbidden
+        columns["sampled_logprob"].masked_fill_(forbidden, -math.inf)
+        columns["support_gap"].masked_fill_(forbidden, math.inf)
     return columns | plain
 
 
@@ -236,7 +238,7 @@ def _ordered_top(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
 def _empty_columns(num_rows: int, top_k: int, device: torch.device, rows: RowsToScore) -> dict[str, Tensor]:
     floats, whole, flags = ["gap", "best_logit", "logprob"], ["rank", "best_id"], ["finite"]
     if rows.sampling is not None:
-        floats += ["entropy", "surprisal_variance", "pit_low", "pit_high"]
+        floats += ["entropy", "surprisal_variance", "pit_low", "pit_high", "sampled_logprob", "support_gap"]
         flags += ["in_support"]
     if rows.contexts is not None:
         floats, whole, flags = [*floats, "plain_gap"], [*whole, "plain_best_id"], [*flags, "replayed"]

@@ -54,11 +54,12 @@ def stack_sampling(parameters: list[SamplingParams], index: Tensor, device: torc
 
 
 def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -> dict[str, Tensor]:
-    """Entropy, variance of the surprisal, PIT bounds and support for rows with a temperature over 0.
+    """Log-probability, entropy, variance of the surprisal, PIT bounds and support for rows with a temperature over 0.
 
     ``logits`` [N, V] FP32 and finite (overwritten), ``served`` [N] with -1 for ids that do not exist. Entropy in nats,
     variance in nats squared. The PIT is ``F(y-) .. F(y)`` with tokens in descending probability, ties by lower id
-    (Rosenblatt transform); a token outside the support has both bounds at 1.
+    (Rosenblatt transform); a token outside the support has both bounds at 1, log-probability -inf, and in
+    ``support_gap`` how far outside it is (``_support_gap``).
     """
     scaled = logits.div_(sampling.temperature[:, None])
     scaled.sub_(scaled.amax(dim=-1, keepdim=True))
@@ -66,6 +67,7 @@ def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -
     place = served.clamp(min=0)[:, None]
     mine = scaled.gather(1, place)
     allowed = (mine >= cut[:, None]).squeeze(1) & (served >= 0)
+    gap = _support_gap(scaled, mine.squeeze(1), sampling, ~allowed & (served >= 0))
     weight = scaled.exp().masked_fill_(scaled < cut[:, None], 0.0)
     total = weight.sum(dim=-1).double()
     low = _mass_before(weight, scaled, mine, place) / total
@@ -79,7 +81,35 @@ def sampled_columns(logits: Tensor, served: Tensor, sampling: SamplingColumns) -
         "pit_low": torch.where(allowed, low.clamp(max=1.0), 1.0).float(),
         "pit_high": torch.where(allowed, high.clamp(max=1.0), 1.0).float(),
         "in_support": allowed,
+        "sampled_logprob": torch.where(allowed, mine.squeeze(1).double() - total.log(), -math.inf).float(),
+        "support_gap": torch.where(served >= 0, gap, math.inf),
     }
+
+
+def _support_gap(scaled: Tensor, mine: Tensor, sampling: SamplingColumns, outside: Tensor) -> Tensor:
+    """By how many nats differences of logits would have to be off for the token to be allowed [N]; 0 inside.
+
+    To be kept by top-k or min-p a logit must reach the cut. By top-p it is enough too that the probability before it
+    falls to ``top_p``, and if differences of logits are off by d, the odds of a set of tokens are off by at most e^d.
+    """
+    gap = torch.zeros_like(mine)
+    rows = torch.nonzero(outside).squeeze(1)
+    if len(rows) == 0:
+        return gap
+    some, own = sampling.rows(rows), mine[rows].double()
+    ordered = scaled[rows].double().sort(dim=-1, descending=True).values
+    count = torch.where(some.top_k > 0, some.top_k, ordered.shape[1]).clamp(max=ordered.shape[1])
+    lowest = ordered.gather(1, count[:, None] - 1)  # [n, 1] that top-k keeps
+    needed = torch.maximum(lowest.squeeze(1) - own, some.min_p.double().log() - own)
+    share = ordered.masked_fill(ordered < lowest, -math.inf).softmax(dim=-1)
+    last = ((share.cumsum(dim=-1) - share) < some.top_p[:, None].double()).sum(dim=-1, keepdim=True).clamp(min=1)
+    by_logit = ordered.gather(1, last - 1).squeeze(1) - own
+    before = share.masked_fill(ordered <= own[:, None], 0.0).sum(dim=-1).clamp(max=1.0)
+    by_mass = before.logit() - some.top_p.double().logit()
+    by_top_p = torch.where(some.top_p < 1.0, torch.minimum(by_logit, by_mass), 0.0)
+    needed = torch.maximum(needed, by_top_p).clamp(min=0.0)
+    gap[rows] = (needed * some.temperature).float()
+    return gap
 
 
 def _mass_before(weight: Tensor, scaled: Tensor, mine: Tensor, place: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from lossguard.checks.base import Arm, Thresholds
 from lossguard.checks.events import fail_is_certain, unaudited_events
+from lossguard.checks.problems import all_greedy
 from lossguard.config import SystemConfig
 from lossguard.exercise_plan import make_exercise
 from lossguard.records import AuditedEvent, FinishReason, Request, ServedOutput
@@ -83,8 +84,13 @@ def _shown_ids(request: Request, output: ServedOutput) -> tuple[int, ...]:
 def audited_arms(
     workspace: Workspace, requests: Sequence[Request], arms: tuple[Arm, Arm], thresholds: Thresholds
 ) -> tuple[Arm, Arm]:
-    """The same arms with their events audited on stock: stock's all, the candidate's until FAIL is certain."""
+    """The same arms with their events audited on stock: stock's all, the candidate's until FAIL is certain.
+
+    Sampled tokens are no events: a gap is what the temperature asks for.
+    """
     stock, candidate = arms
+    if not all_greedy(requests):
+        return stock, candidate
     stock = _audited(workspace, requests, stock, thresholds, lambda _unexplained: False)
     num_stock_events = len(unaudited_events(stock, thresholds))
 

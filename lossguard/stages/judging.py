@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from lossguard.checks.base import Check, CheckInput, has_evidence
 from lossguard.checks.describe import describe_run
+from lossguard.checks.problems import all_greedy
 from lossguard.checks.registry import asked_checks, builtin_checks
+from lossguard.checks.support import outside_places
 from lossguard.diagnosis.diagnose import diagnose
 from lossguard.figures.collect import collect_figures
-from lossguard.records import CheckResult, Claim, Evidence, Verdict
+from lossguard.records import Claim, Evidence, Verdict
 from lossguard.stages.divergence import Reader
 
 MAX_EXAMPLES = 10
@@ -28,13 +30,11 @@ class Judgement:
 
 
 def judge(judgement: Judgement) -> Claim:
-    """Run every check that applies. At temperature > 0 the claim is INCONCLUSIVE while no sampling check exists."""
+    """Run every check that applies."""
     given = judgement.given
     checks = [*builtin_checks(), *asked_checks(given), *_contributed_checks()]
     applied = [check for check in checks if check.applies(given.requests) and has_evidence(check, given)]
     results = [check.run(given) for check in applied]
-    if not all(request.sampling.is_greedy for request in given.requests):
-        results += _missing_sampling(results)
     verdict = Verdict.combine([result.verdict for result in results])
     evidence = Evidence(
         checks=tuple(results),
@@ -43,7 +43,7 @@ def judge(judgement: Judgement) -> Claim:
         examples=tuple(_examples(given, judgement.decode)),
         covers=tuple(f"{check.name}: {check.covers}" for check in applied),
         does_not_cover=tuple(_not_covered(given, {check.name for check in applied})),
-        diagnosis=diagnose(given, results) if verdict is Verdict.FAIL else None,
+        diagnosis=diagnose(given, results) if verdict is Verdict.FAIL and all_greedy(given.requests) else None,
         figures=collect_figures(given, judgement.power),
     )
     return Claim(
@@ -60,20 +60,13 @@ def _contributed_checks() -> list[Check]:
     return [cast(Check, point.load()()) for point in sorted(entry_points(group="lossguard.checks"))]
 
 
-def _missing_sampling(results: Sequence[CheckResult]) -> list[CheckResult]:
-    if any(result.check == "sampling" for result in results):
-        return []
-    summary = "no sampling check is installed: the distribution at temperature > 0 has not been judged"
-    return [CheckResult(check="sampling", verdict=Verdict.INCONCLUSIVE, summary=summary)]
-
-
 def _not_covered(given: CheckInput, applied: Set[str]) -> list[str]:
     requests = given.requests
     longest_prompt = max(len(request.prompt_ids) for request in requests)
     longest_reply = max(len(output.ids) for output in given.candidate.outputs)
-    greedy = all(request.sampling.is_greedy for request in requests)
+    greedy = all_greedy(requests)
     return [
-        *(["temperature > 0 (add --temperature)"] if greedy else ["the sampled distribution"]),
+        "temperature > 0 (add --temperature)" if greedy else "greedy decoding (leave --temperature out)",
         *_not_reported(applied),
         "tool calls" if "parameters" in applied else "grammars, penalties and tool calls",
         f"prompts over {longest_prompt:,} tokens, replies over {longest_reply:,}",
@@ -89,9 +82,14 @@ def _not_reported(applied: Set[str]) -> list[str]:
 
 
 def _examples(given: CheckInput, decode: Callable[..., str]) -> list[dict[str, Any]]:
-    """Unexplained events first, then first divergences, then the largest other gaps; at most ten."""
+    """Unexplained events first, then first divergences, then the largest other gaps; at most ten.
+
+    Of sampled replies: the tokens farthest outside their support.
+    """
     arm = given.candidate
     reader = Reader(arm=arm, stock=given.stock, decode=decode)
+    if not all_greedy(given.requests):
+        return [reader.example(index, position, "mismatch") for index, position in outside_places(given, MAX_EXAMPLES)]
     shown = (event for event in arm.audit if event.explained is not True and not event.reason.startswith("after an"))
     events = sorted(shown, key=lambda event: (event.explained is None, -event.gap_nats))
     index_of = {request.id: index for index, request in enumerate(given.requests)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +12,22 @@ from lossguard.engines.base import Engine
 from lossguard.errors import UsageError, near_miss
 from lossguard.listener import SilentListener
 from lossguard.plan_file import plan_from_json
-from lossguard.records import Request, ServedOutput
+from lossguard.records import ForcedScores, Request, ServedOutput
 from lossguard.run_folder import RunFolder, only_process, read_outputs
 from lossguard.scoring.base import ScoringJob
 from lossguard.stages.audit import forced_rows, legal_prefix
 from lossguard.stages.validation import scorable
 from lossguard.stages.workspace import Workspace, prepare_requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledToken:
+    """What the request's own sampling says about one served token."""
+
+    temperature: float
+    probability: float
+    is_allowed: bool
+    outside_nats: float | None  # by how much differences of logits would have to be off; None: whatever they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,7 @@ class Recheck:
     top: tuple[tuple[int, str, float], ...]  # (id, text, logit), best first
     context: str  # the last tokens before the position, as text
     replays: Mapping[str, int]  # configuration -> token that stock serves there
+    sampling: SampledToken | None = None  # of sampled replies, where the scorer gives distributions
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -129,7 +141,20 @@ def _look(workspace: Workspace, place: Place) -> Recheck:
         rank=int(scores.rank[position]),
         top=tuple((token, text(token), logit) for token, logit in top),
         context=text(*output.ids[max(0, position - 20) : position]),
-        replays=_replays(workspace, place),
+        replays=_replays(workspace, place) if place.request.sampling.is_greedy else {},  # another draw shows nothing
+        sampling=_sampled_token(scores, place),
+    )
+
+
+def _sampled_token(scores: ForcedScores, place: Place) -> SampledToken | None:
+    if scores.sampled_logprob is None or scores.support_gap is None or place.request.sampling.is_greedy:
+        return None
+    gap = float(scores.support_gap[place.position])
+    return SampledToken(
+        temperature=place.request.sampling.temperature,
+        probability=math.exp(float(scores.sampled_logprob[place.position])),
+        is_allowed=gap == 0.0,
+        outside_nats=gap if math.isfinite(gap) else None,
     )
 
 

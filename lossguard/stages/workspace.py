@@ -95,7 +95,7 @@ class Workspace:
         """
         config = self.plan.config.scorer
         factory = scorer_factory(config.engine)
-        if self.plan.temperature and not capabilities_of(factory).sampled:
+        if self.plan.effective_temperature and not capabilities_of(factory).sampled:
             raise sampled_not_scored(config.engine)
         if isinstance(factory, PlacedFactory):
             factory.check(str(self.target_path), config.options)
@@ -242,11 +242,13 @@ def planned_requests(workspace: Workspace) -> RunRequests:
         folder=plan.config.folder,
     )
     greedy = SamplingParams(max_tokens=sizes.max_tokens)
-    sampled = replace(greedy, temperature=plan.temperature, seed=plan.effective_seed) if plan.temperature else greedy
-    sampled = replace(sampled, **plan.config.parameters)
+    asked = greedy
+    if plan.effective_temperature:
+        asked = replace(greedy, temperature=plan.effective_temperature, seed=plan.effective_seed)
+    asked = replace(asked, **plan.config.parameters)
     return RunRequests(
         calibration=build_requests(prompts.split(Split.CALIBRATION), tokenizer, greedy, stop_ids=stop_ids),
-        test=build_requests(prompts.split(Split.TEST), tokenizer, sampled, stop_ids=stop_ids, repeats=plan.repeats),
+        test=build_requests(prompts.split(Split.TEST), tokenizer, asked, stop_ids=stop_ids, repeats=plan.repeats),
         sha256=prompts.sha256,
         reasons=prompts.reasons,
     )

@@ -75,6 +75,8 @@ def scores(outputs: Sequence[ServedOutput], seed: int = 0, *, sampled: bool = Fa
         pit_low=floats() if sampled else None,
         pit_high=floats() if sampled else None,
         in_support=rng.random(number) < 0.9 if sampled else None,
+        sampled_logprob=floats() if sampled else None,
+        support_gap=floats() if sampled else None,
     )
 
 

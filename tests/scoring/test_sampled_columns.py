@@ -22,7 +22,7 @@ from lossguard.scoring.sampled_columns import sampled_columns, stack_sampling
 from lossguard.scoring.torch_scorer import TorchScorer
 from tests.scoring.tiny_models import Case, FloatArray, make_jobs, random_ids, reference_logits
 
-NAMES = ("entropy", "surprisal_variance", "pit_low", "pit_high", "in_support")
+NAMES = ("entropy", "surprisal_variance", "pit_low", "pit_high", "in_support", "sampled_logprob")
 
 
 def reference(logits: FloatArray, served: int, sampling: SamplingParams) -> dict[str, float]:
@@ -48,6 +48,7 @@ def reference(logits: FloatArray, served: int, sampling: SamplingParams) -> dict
         "pit_low": before if inside else 1.0,
         "pit_high": before + float(p[served]) if inside else 1.0,
         "in_support": float(inside),
+        "sampled_logprob": float(np.log(p[served])) if inside else -np.inf,
     }
 
 
@@ -135,3 +136,44 @@ def test_through_the_scorer_with_greedy_requests_beside(llama: Any, scorer: Torc
     assert not scores.in_support[26]
     assert scores.pit_low[26] == 1.0
     assert scores.gap[26] == np.inf
+
+
+@settings(max_examples=80, deadline=None)
+@given(parameters, st.integers(0, 10_000), st.sampled_from([0.3, 3.0, 9.0]))
+def test_support_gap_is_what_lets_the_token_in(sampling: SamplingParams, seed: int, spread: float) -> None:
+    """Its logit raised by the gap and a little is allowed; where no probability is cut, a little less is not."""
+    generator = np.random.default_rng(seed)
+    logits = (generator.standard_normal((1, 97)) * spread).astype(np.float32)
+    served = torch.tensor([int(generator.integers(0, 97))])
+    rows = stack_sampling([sampling], torch.zeros(1, dtype=torch.int64), torch.device("cpu"))
+    gap = float(sampled_columns(torch.from_numpy(logits.copy()), served, rows)["support_gap"][0])
+    inside = sampled_columns(torch.from_numpy(logits.copy()), served, rows)["in_support"][0]
+    assert gap == 0.0 or not inside
+    if sampling.top_p < 1.0:
+        return
+    for change, allowed in ((1.001 * gap + 1e-4, True), (0.999 * gap - 1e-4, gap <= 1e-4)):
+        moved = logits.copy()
+        moved[0, int(served[0])] += np.float32(change)
+        assert bool(sampled_columns(torch.from_numpy(moved), served, rows)["in_support"][0]) is (
+            allowed or bool(inside)
+        )
+
+
+def test_support_gap_by_probability_is_the_distance_of_the_odds() -> None:
+    """Probabilities 0.5, 0.31, 0.19 at top-p 0.8: the third is out by log(0.81 / 0.19) - log(0.8 / 0.2)."""
+    logits = torch.tensor([[0.5, 0.31, 0.19]]).log()
+    sampling = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.8)
+    rows = stack_sampling([sampling], torch.zeros(1, dtype=torch.int64), torch.device("cpu"))
+    columns = sampled_columns(logits, torch.tensor([2]), rows)
+    assert float(columns["support_gap"][0]) == pytest.approx(np.log(0.81 / 0.19) - np.log(4.0), abs=1e-5)
+    assert float(columns["pit_low"][0]) == 1.0
+
+
+def test_a_token_that_does_not_exist_is_infinitely_far_outside() -> None:
+    rows = stack_sampling(
+        [SamplingParams(max_tokens=1, temperature=1.0)], torch.zeros(1, dtype=torch.int64), torch.device("cpu")
+    )
+    columns = sampled_columns(torch.zeros(1, 5), torch.tensor([-1]), rows)
+    assert float(columns["support_gap"][0]) == np.inf
+    assert float(columns["sampled_logprob"][0]) == -np.inf
+    assert not columns["in_support"][0]

@@ -69,8 +69,14 @@ def test_full_judges_everything_whose_check_exists() -> None:
     assert sorted(names) == sorted(item.name for item in (*PLANTED, *CONTROLS))
     assert not {item.name for item in PENDING} & set(names)
     assert all(dict(fault(name).asks) == dict(current.asks) for current in rounds for name in current.faults)
-    asking = [current for current in rounds if current.asks]
-    assert [current.name for current in asking] == ["repetition-penalty", "logit-bias"]
+    asking = [current for current in rounds if current.asks or current.temperature]
+    assert sorted(current.name for current in asking) == [
+        "logit-bias",
+        "repetition-penalty",
+        "sampled",
+        "top-p-sampled",
+    ]
+    assert all(fault(name).temperature == current.temperature for current in rounds for name in current.faults)
     assert all(any(fault(name).is_control for name in current.faults) for current in asking)
     assert all(current.budget.num_requests >= 200 for current in rounds)
 
@@ -190,8 +196,8 @@ def test_workers_share_one_recorded_stock(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(live, "ProcessPoolExecutor", HereAndNow)
     part = live.run(SelftestOptions(folder=tmp_path, is_full=True, num_workers=3), SilentListener())
     assert part.verdict is Verdict.PASS
-    assert [path.parent for path in recorded] == [tmp_path] * 4
-    assert len(set(recorded)) == 4
+    assert [path.parent for path in recorded] == [tmp_path] * 6
+    assert len(set(recorded)) == 6
     assert {plan.record for plan in plans} == set(recorded)
     assert all(len(plan.candidates) <= 13 for plan in plans)
     judged = [name for plan in plans for name in _names(plan)]

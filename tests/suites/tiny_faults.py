@@ -51,7 +51,7 @@ def make_requests(number: int = 8, **sampling: Any) -> list[Request]:
 
 def requests_for(planted: Fault) -> list[Request]:
     """Requests that ask for what the fault gets wrong."""
-    if planted.pending_check == "sampling" or planted.name == "early-nucleus":
+    if planted.temperature and not planted.is_control:
         return make_requests(temperature=0.9, seed=3, top_p=0.8)
     if "repetition_penalty" in planted.asks:
         return make_requests(repetition_penalty=1.3)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
-from lossguard_mechanisms.engine.tree import Path, Tree
 from lossguard_mechanisms.engine.verification import DeltaStash
 from lossguard_mechanisms.targets.rows import Rows
 from lossguard_mechanisms.targets.stateful import RecurrentSlots
+from lossguard_mechanisms.trees.tree import Path, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,11 @@ from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.mixings import CommittedMixing, TreeMixing
 from lossguard_mechanisms.engine.sequence import Sequence
 from lossguard_mechanisms.engine.speculation import Acceptance, Policy
-from lossguard_mechanisms.engine.tree import Path, Tree, chain
 from lossguard_mechanisms.engine.verification import DeltaArithmetic, convolution_sources, delta_arithmetic
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.mixing import Mixing
 from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.trees.tree import Path, Tree, chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from lossguard_mechanisms.engine.decoding import DecodedStep, DecodeInputs, Deco
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.model import ServedModel
 from lossguard_mechanisms.engine.sequence import Sequence
-from lossguard_mechanisms.engine.tree import Path
+from lossguard_mechanisms.trees.tree import Path
 
 SHORTEST_CONTEXT = 256
 NUM_WARM_UPS = 2

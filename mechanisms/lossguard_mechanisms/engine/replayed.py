@@ -19,8 +19,8 @@ from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.engine.decoding import DecodeInputs, DecodeStage, PreparedDecode, Speculation
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.sequence import Sequence
-from lossguard_mechanisms.engine.tree import Path, Tree, chain
 from lossguard_mechanisms.targets.config import TargetConfig
+from lossguard_mechanisms.trees.tree import Path, Tree, chain
 
 LABEL = "replayed: random weights, recorded tokens"
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lossguard_mechanisms.engine.sampler import RowSampling, log_probabilities
 from lossguard_mechanisms.engine.sequence import Sequence
-from lossguard_mechanisms.engine.tree import Path
+from lossguard_mechanisms.trees.tree import Path
 
 
 def row_sampling(sequence: Sequence, depth: int) -> RowSampling:

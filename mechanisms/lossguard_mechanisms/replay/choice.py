@@ -9,11 +9,15 @@ from lossguard_mechanisms.replay.failures import no_edges, unknown_policy
 from lossguard_mechanisms.replay.policies import (
     BEST_FIRST_EDGES,
     CHAIN,
+    DYNAMIC,
+    DYNAMIC_EDGES,
+    ON_EDGES,
     ORACLE,
     POLICIES,
     STATIC,
     BestFirst,
     Chain,
+    Dynamic,
     Oracle,
     Policy,
     Static,
@@ -43,12 +47,13 @@ def choose_policies(
             raise unknown_policy(name, POLICIES)
     reasons: list[str] = []
     wanted = [name for name in POLICIES if name in names or not names]
-    if lattices.edges is None and BEST_FIRST_EDGES in wanted:
+    on_edges = [name for name in wanted if name in ON_EDGES]
+    if lattices.edges is None and on_edges:
         if names:
-            raise no_edges(drafter)
-        wanted.remove(BEST_FIRST_EDGES)
-        reasons.append(f"{BEST_FIRST_EDGES} left out: no edges of {drafter} are recorded")
-    elif BEST_FIRST_EDGES in wanted and lattices.num_edge_candidates < lattices.num_candidates:
+            raise no_edges(on_edges[0], drafter)
+        wanted = [name for name in wanted if name not in ON_EDGES]
+        reasons.append(f"{', '.join(on_edges)} left out: no edges of {drafter} are recorded")
+    elif on_edges and lattices.num_edge_candidates < lattices.num_candidates:
         reasons.append(f"edges are recorded for {lattices.num_edge_candidates} of {lattices.num_candidates} candidates")
     if ORACLE in wanted and lattices.num_depths < max(ORACLE_DEPTHS):
         reasons.append(f"the oracle looks {lattices.num_depths} tokens ahead: more are not recorded")
@@ -65,5 +70,8 @@ def _of_name(name: str, budgets: Sequence[int], lattices: Lattices) -> list[Poli
     if name == STATIC:
         candidates = lattices.num_candidates
         return [Static(num_nodes=budget, num_depths=depths, num_candidates=candidates) for budget in budgets]
+    if name in (DYNAMIC, DYNAMIC_EDGES):
+        on_edges = name == DYNAMIC_EDGES
+        return [Dynamic(num_nodes=budget, num_depths=depths, on_edges=on_edges) for budget in budgets]
     on_edges = name == BEST_FIRST_EDGES
     return [BestFirst(num_nodes=budget, num_depths=depths, on_edges=on_edges) for budget in budgets]

@@ -30,7 +30,10 @@ INFO_SCHEMA_ID = "https://lossguard/schema/lattice-info-1.json"
 def replay(
     place: PlaceArgument,
     policy: Annotated[
-        list[str] | None, typer.Option(help="chain, best-first, best-first-edges, static, oracle; all if none is named")
+        list[str] | None,
+        typer.Option(
+            help="chain, best-first, best-first-edges, eagle-2, eagle-2-edges, static, oracle; all if none is named"
+        ),
     ] = None,
     nodes: Annotated[
         str, typer.Option(help="drafted tokens that a step may verify, with commas between")

@@ -78,11 +78,11 @@ def unknown_policy(name: str, known: Iterable[str]) -> UsageError:
     )
 
 
-def no_edges(drafter: str) -> UsageError:
+def no_edges(policy: str, drafter: str) -> UsageError:
     """A policy on edges asked of a recording without any."""
     return UsageError(
-        f"the policy 'best-first-edges' needs edges, and the recording of {drafter} has none",
-        why="without edges its tree would be that of 'best-first' under another name",
+        f"the policy {policy!r} needs edges, and the recording of {drafter} has none",
+        why="without edges its tree would be that of another policy under its name",
         fix="leave that policy out for this recording, or record a drafter that scores pairs of candidates",
         code="LG1608",
     )

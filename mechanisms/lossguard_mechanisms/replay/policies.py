@@ -12,13 +12,16 @@ from typing import Protocol
 
 import numpy as np
 
-from lossguard_mechanisms.replay.best_first import ScoreArray, best_first_trees, num_accepted
 from lossguard_mechanisms.replay.recording import IntArray, Lattices, Recording
-from lossguard_mechanisms.replay.static_trees import num_accepted_by_paths, static_paths
+from lossguard_mechanisms.trees.best_first import ScoreArray, best_first_trees, num_accepted
+from lossguard_mechanisms.trees.dynamic import dynamic_trees
+from lossguard_mechanisms.trees.static_shape import num_accepted_by_paths, static_paths
 
 CHAIN, BEST_FIRST, BEST_FIRST_EDGES = "chain", "best-first", "best-first-edges"
+DYNAMIC, DYNAMIC_EDGES = "eagle-2", "eagle-2-edges"
 STATIC, ORACLE = "static", "oracle"
-POLICIES = (CHAIN, BEST_FIRST, BEST_FIRST_EDGES, STATIC, ORACLE)
+ON_EDGES = (BEST_FIRST_EDGES, DYNAMIC_EDGES)
+POLICIES = (CHAIN, BEST_FIRST, BEST_FIRST_EDGES, DYNAMIC, DYNAMIC_EDGES, STATIC, ORACLE)
 _POSITIONS_AT_ONCE = 1024  # of B * K * 8 bytes of keys each: 8 MB at 64 nodes
 
 
@@ -85,6 +88,25 @@ class BestFirst:
         """See ``Policy``."""
         first, steps = step_scores(positions.lattices, on_edges=self.on_edges)
         return num_accepted(best_first_trees(first, steps, self.num_nodes), positions.true_ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamic:
+    """EAGLE-2's tree: the 8 best of each depth are expanded, of all their children the B best are kept."""
+
+    num_nodes: int
+    num_depths: int
+    on_edges: bool
+
+    @property
+    def name(self) -> str:
+        """See ``Policy``."""
+        return DYNAMIC_EDGES if self.on_edges else DYNAMIC
+
+    def accepted(self, positions: Positions) -> IntArray:
+        """See ``Policy``."""
+        first, steps = step_scores(positions.lattices, on_edges=self.on_edges)
+        return num_accepted(dynamic_trees(first, steps, self.num_nodes), positions.true_ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class Round:
     faults: tuple[str, ...]
     budget: Budget
     asks: Mapping[str, Any] = field(default_factory=dict)  # what its requests ask for
+    temperature: float = 0.0
 
 
 QUICK_CONTROLS = ("by-length", "chunked-prompt")
@@ -56,29 +57,33 @@ QUICK = (
 FULL_BUDGET = Budget(name="selftest-full", num_requests=600, max_tokens=64, num_calibration=80)
 DRAFTING_BUDGET = Budget(name="selftest-drafting", num_requests=210, max_tokens=48, num_calibration=80)
 ASKING_BUDGET = Budget(name="selftest-asking", num_requests=210, max_tokens=48, num_calibration=80)
+SAMPLED_BUDGET = Budget(name="selftest-sampled", num_requests=300, max_tokens=64, num_calibration=80)
 
 
 def full_rounds() -> tuple[Round, ...]:
     """Everything whose check exists. Drafting controls verify one request at a time, so theirs is a smaller round.
 
-    Faults in parameters need requests that ask for them, and so rounds of their own, each with its control.
+    Faults in parameters, or of the sampler, need requests that ask for them, and so rounds of their own, each with its
+    control.
     """
     wanted = [item for item in FAULTS if not item.is_pending]
     drafting = tuple(item.name for item in wanted if item.expect.get("drafts"))
-    plain = tuple(item.name for item in wanted if item.name not in drafting and not item.asks)
-    asked = [item.asks for item in wanted if item.asks]
-    kinds = [asks for at, asks in enumerate(asked) if asks not in asked[:at]]
+    asking = [item for item in wanted if item.asks or item.temperature]
+    plain = tuple(item.name for item in wanted if item.name not in drafting and item not in asking)
+    asked = [(item.asks, item.temperature) for item in asking]
+    kinds = [kind for at, kind in enumerate(asked) if kind not in asked[:at]]
     return (
         Round(name="drafting", faults=drafting, budget=DRAFTING_BUDGET),
         Round(name="full", faults=plain, budget=FULL_BUDGET),
         *(
             Round(
-                name="-".join(name.replace("_", "-") for name in asks),
-                faults=tuple(item.name for item in wanted if item.asks == asks),
-                budget=ASKING_BUDGET,
+                name="-".join([*(name.replace("_", "-") for name in asks), *(["sampled"] if temperature else [])]),
+                faults=tuple(item.name for item in asking if (item.asks, item.temperature) == (asks, temperature)),
+                budget=SAMPLED_BUDGET if temperature else ASKING_BUDGET,
                 asks=asks,
+                temperature=temperature,
             )
-            for asks in kinds
+            for asks, temperature in kinds
         ),
     )
 
@@ -141,6 +146,7 @@ def _plan(current: Round, names: Sequence[str], options: SelftestOptions, record
         live_config(names, options, current.asks),
         candidates=names,
         budget=current.budget,
+        temperature=current.temperature,
         folder=options.folder,
         resume=resume,
         record=record,

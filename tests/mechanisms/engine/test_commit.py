@@ -9,10 +9,10 @@ from torch import Tensor
 from lossguard_mechanisms.engine.commit import TreeStash, commit
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.mixings import CommittedMixing, TreeMixing
-from lossguard_mechanisms.engine.tree import Path, Tree, tree_of
 from lossguard_mechanisms.engine.verification import convolution_sources
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows, rows_of
+from lossguard_mechanisms.trees.tree import Path, Tree, tree_of
 from tests.mechanisms.targets.tiny import FAMILIES, pair, random_ids
 
 PARENTS = [-1, 0, 0, 1, 2, 2, 4, 3]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lossguard_mechanisms.engine.speculation import SampleAndMatch
-from lossguard_mechanisms.engine.tree import chain, tree_of
+from lossguard_mechanisms.trees.tree import chain, tree_of
 
 
 @st.composite

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lossguard_mechanisms.engine.tree import Tree, tree_of
 from lossguard_mechanisms.engine.verification import (
     LONGEST_PRODUCT,
     convolution_sources,
@@ -17,6 +16,7 @@ from lossguard_mechanisms.engine.verification import (
 )
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.targets.naive import convolve_by_token, recur_by_token
+from lossguard_mechanisms.trees.tree import Tree, tree_of
 
 KEY_HEADS, HEADS, KEY_DIM, VALUE_DIM, CHANNELS, WIDTH = 2, 4, 5, 6, 7, 4
 

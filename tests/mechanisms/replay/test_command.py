@@ -37,10 +37,11 @@ def test_replay_prints_tau_by_policy_and_set(folder: Path, capsys: pytest.Captur
     head = next(line for line in text.splitlines() if "policy" in line)
     assert head.split() == ["policy", "nodes", "all", "chat", "math", "over", "chain"]
     names = [line.split()[0].rstrip(",") for line in text.splitlines() if "±" in line]
-    without_edges = ["chain", "best-first", "best-first", "static", "static", "oracle"]
-    with_edges = [*without_edges[:3], "best-first-edges", "best-first-edges", *without_edges[3:]]
+    without_edges = ["chain", *["best-first"] * 2, *["eagle-2"] * 2, *["static"] * 2, "oracle"]
+    with_edges = [*without_edges[:3], *["best-first-edges"] * 2, *without_edges[3:5], *["eagle-2-edges"] * 2]
+    with_edges += without_edges[5:]
     assert names == with_edges + without_edges
-    assert "note: best-first-edges left out: no edges of toy are recorded" in text
+    assert "note: best-first-edges, eagle-2-edges left out: no edges of toy are recorded" in text
     data = json.loads(report.read_text())
     jsonschema.validate(data, json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert [entry["name"] for entry in data["recordings"]] == ["a", "b"]

@@ -49,6 +49,7 @@ def test_policies_come_in_the_order_in_which_they_must(name: str) -> None:
     assert 2.0 < tau["chain", 7] < tau["best-first", 64] < tau["oracle", None] <= 8.0
     assert tau["best-first", 8] < tau["best-first", 64]
     assert tau["static", 64] < tau["best-first", 64]
+    assert tau["eagle-2", 8] <= 1.01 * tau["best-first", 8]
 
 
 def test_edges_are_worth_more_than_marginals() -> None:

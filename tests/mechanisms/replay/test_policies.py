@@ -23,9 +23,9 @@ from lossguard_mechanisms.replay.policies import (
 )
 from lossguard_mechanisms.replay.recording import Lattices
 from lossguard_mechanisms.replay.soundness import problems_of
-from lossguard_mechanisms.replay.static_trees import static_paths
-from tests.mechanisms.replay.slow_trees import all_paths_in_order, num_accepted_slowly
+from lossguard_mechanisms.trees.static_shape import static_paths
 from tests.mechanisms.replay.toy_recordings import recording
+from tests.mechanisms.trees.slow_trees import all_paths_in_order, num_accepted_slowly
 
 SEEDS = st.integers(0, 10**6)
 
@@ -72,7 +72,7 @@ def test_edges_that_ignore_the_predecessor_change_nothing(seed: int) -> None:
     assert marginals.tolist() == edges.tolist()
 
 
-@given(seed=SEEDS, name=st.sampled_from(["best-first", "best-first-edges", "static"]))
+@given(seed=SEEDS, name=st.sampled_from(["best-first", "best-first-edges", "eagle-2", "static"]))
 def test_more_nodes_never_accept_less_and_no_tree_beats_the_oracle(seed: int, name: str) -> None:
     toy = recording([12, 7, 9], seed=seed)
     bound = accepted_everywhere(toy, Oracle(num_depths=4))
@@ -153,16 +153,22 @@ def test_without_names_every_policy_that_the_recording_allows_is_taken() -> None
         ("best-first", 16),
         ("best-first-edges", 8),
         ("best-first-edges", 16),
+        ("eagle-2", 8),
+        ("eagle-2", 16),
+        ("eagle-2-edges", 8),
+        ("eagle-2-edges", 16),
         ("static", 8),
         ("static", 16),
         ("oracle", None),
     ]
     fewer = choose_policies([], [8], without, "eagle3")
-    assert {policy.name for policy in fewer.policies} == set(POLICIES) - {"best-first-edges"}
-    assert "best-first-edges left out: no edges of eagle3 are recorded" in fewer.reasons
+    assert {policy.name for policy in fewer.policies} == set(POLICIES) - {"best-first-edges", "eagle-2-edges"}
+    assert "best-first-edges, eagle-2-edges left out: no edges of eagle3 are recorded" in fewer.reasons
 
 
-@pytest.mark.parametrize(("name", "code"), [("best-frist", "LG1607"), ("best-first-edges", "LG1608")])
+@pytest.mark.parametrize(
+    ("name", "code"), [("best-frist", "LG1607"), ("best-first-edges", "LG1608"), ("eagle-2-edges", "LG1608")]
+)
 def test_a_policy_that_cannot_be_is_refused(name: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         choose_policies([name], [8], recording(has_edges=False).lattices, "eagle3")

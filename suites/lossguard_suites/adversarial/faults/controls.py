@@ -7,6 +7,7 @@ from typing import Any
 
 from lossguard.diagnosis.families import Family
 from lossguard_suites.adversarial.faults.fault import PACKAGE, Fault, Plant, Strength, issue, pull
+from lossguard_suites.adversarial.faults.sampling_faults import NUCLEUS
 from lossguard_suites.adversarial.faults.state_faults import edit
 from lossguard_suites.adversarial.faults.token_faults import MASK, PENALTY, processor
 
@@ -121,7 +122,7 @@ MET = (
 )
 
 
-def _control(
+def _control(  # noqa: PLR0913 - the fields of a row
     code: str,
     name: str,
     title: str,
@@ -129,6 +130,7 @@ def _control(
     *plants: Plant,
     expect: Mapping[str, Any] | None = None,
     asks: Mapping[str, Any] | None = None,
+    temperature: float = 0.0,
 ) -> Fault:
     return Fault(
         code=code,
@@ -140,6 +142,7 @@ def _control(
         plants=plants,
         expect=expect or {},
         asks=asks or {},
+        temperature=temperature,
         is_control=True,
     )
 
@@ -197,6 +200,10 @@ OWN = (
     _control("N33", "bits-and-entries", "last bits off, entries computed again", {}, recomputed(8, 16), last_bit(0.3)),
     _control("N34", "penalised", "a repetition penalty, batches of 32", {"batch_size": 32}, asks=PENALTY),
     _control("N35", "masked", "ten frequent ids ruled out, batches of 32", {"batch_size": 32}, asks=MASK),
+    _control("N36", "sampled", "temperature 1, batches of 32", {"batch_size": 32}, temperature=1.0),
+    _control(
+        "N37", "nucleus", "temperature 1.3 and top-p, batches of 32", {"batch_size": 32}, asks=NUCLEUS, temperature=1.3
+    ),
 )
 
 CONTROLS = (*MET, *OWN)

@@ -54,6 +54,7 @@ class Fault:
     asks: Mapping[str, Any] = field(
         default_factory=dict
     )  # what requests must ask for ([parameters] of a configuration)
+    temperature: float = 0.0  # of the requests that show it; 0: greedy
     seen_by: tuple[str, ...] = ()
     missed_by: tuple[str, ...] = ()
     pending_check: str | None = None

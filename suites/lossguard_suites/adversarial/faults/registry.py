@@ -6,10 +6,11 @@ from lossguard.errors import UsageError, near_miss
 from lossguard_suites.adversarial.faults.controls import CONTROLS
 from lossguard_suites.adversarial.faults.fault import Fault
 from lossguard_suites.adversarial.faults.output_faults import OUTPUT_FAULTS
+from lossguard_suites.adversarial.faults.sampling_faults import SAMPLING_FAULTS
 from lossguard_suites.adversarial.faults.state_faults import STATE_FAULTS
 from lossguard_suites.adversarial.faults.token_faults import TOKEN_FAULTS
 
-FAULTS: tuple[Fault, ...] = (*STATE_FAULTS, *TOKEN_FAULTS, *OUTPUT_FAULTS, *CONTROLS)
+FAULTS: tuple[Fault, ...] = (*STATE_FAULTS, *TOKEN_FAULTS, *SAMPLING_FAULTS, *OUTPUT_FAULTS, *CONTROLS)
 """Everything that can be planted, controls included."""
 
 PLANTED = tuple(item for item in FAULTS if not item.is_control and not item.is_pending)

@@ -15,6 +15,7 @@ from lossguard.engines.extensions import BatchContext
 from lossguard.records import SamplingParams
 from lossguard_suites.adversarial.faults.passes import rows_in_share
 
+NUM_CHILDREN = 3
 DRAFT_TEMPERATURE = 1.5
 """The drafter's distribution: the target's, at this temperature. A drafter that agrees always would hide the fault."""
 
@@ -81,6 +82,62 @@ def served_greedily(context: BatchContext, *, share: float = 1.0, seed: int = 0)
     def served(scores: torch.Tensor, _sampling: SamplingParams) -> torch.Tensor:
         only = torch.full_like(scores, float("-inf"))
         return only.scatter(1, scores.argmax(dim=-1, keepdim=True), 0.0)
+
+    return FaultySampler(context, served, rows_in_share(context, share, seed))
+
+
+def lax_threshold(context: BatchContext, *, looseness: float = 1.0, share: float = 1.0, seed: int = 0) -> FaultySampler:
+    """Drafted children are accepted once their cumulative probability, times 1 + looseness, passes the coin.
+
+    The coin form of sample-and-match with a threshold 1 / (1 + looseness): exact at looseness 0, lossy over it.
+    """
+
+    def served(scores: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+        target = (scores / sampling.temperature).softmax(dim=-1)
+        children = scores.topk(NUM_CHILDREN, dim=-1).indices
+        passed = (target.gather(1, children).cumsum(dim=-1) * (1 + looseness)).clamp(max=1.0)
+        accepted = passed.diff(dim=-1, prepend=torch.zeros_like(passed[:, :1]))
+        rest = target.scatter(1, children, 0.0)
+        rest = rest / rest.sum(dim=-1, keepdim=True) * (1 - passed[:, -1:])
+        return rest.scatter(1, children, accepted).log() * sampling.temperature
+
+    return FaultySampler(context, served, rows_in_share(context, share, seed))
+
+
+def ratio_of_best_children(context: BatchContext, *, share: float = 1.0, seed: int = 0) -> FaultySampler:
+    """Children are the drafter's best tokens, yet accepted in turn with probability p / q as if drawn from q."""
+
+    def served(scores: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+        target = (scores / sampling.temperature).softmax(dim=-1)
+        draft = (scores / DRAFT_TEMPERATURE).softmax(dim=-1)
+        left, law, current = torch.ones_like(target[:, :1]), torch.zeros_like(target), target
+        for child in draft.topk(NUM_CHILDREN, dim=-1).indices.T:
+            child = child[:, None]
+            accepted = left * (current.gather(1, child) / draft.gather(1, child)).clamp(max=1.0)
+            law = law.scatter_add(1, child, accepted)
+            left, current = left - accepted, residual(current, draft)
+        return (law + left * current).log() * sampling.temperature
+
+    return FaultySampler(context, served, rows_in_share(context, share, seed))
+
+
+def cooled(context: BatchContext, *, excess: float = 1 / 9, share: float = 1.0, seed: int = 0) -> FaultySampler:
+    """Logits are scaled by 1 + excess: a temperature of 0.9 where 1 was asked for."""
+
+    def served(scores: torch.Tensor, _sampling: SamplingParams) -> torch.Tensor:
+        return scores * (1 + excess)
+
+    return FaultySampler(context, served, rows_in_share(context, share, seed))
+
+
+def undeclared_nucleus(context: BatchContext, *, cut: float = 0.05, share: float = 1.0, seed: int = 0) -> FaultySampler:
+    """Top-p of 1 - cut, which nobody asked for (a default of the server, or of the model's generation_config.json)."""
+
+    def served(scores: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+        values, order = scores.sort(dim=-1, descending=True)
+        shares = (values / sampling.temperature).softmax(dim=-1)
+        outside = shares.cumsum(dim=-1) - shares >= 1 - cut
+        return scores.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), float("-inf"))
 
     return FaultySampler(context, served, rows_in_share(context, share, seed))
 

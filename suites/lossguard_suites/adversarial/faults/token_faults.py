@@ -12,8 +12,6 @@ def processor(target: str, **arguments: float) -> Plant:
     return Plant(option="logits_processors", target=f"{PACKAGE}.{target}", arguments=arguments)
 
 
-SAMPLED = "greedy replies are served right: seen at temperature above 0 only"
-
 CHOICES = (
     Fault(
         code="F5",
@@ -222,64 +220,4 @@ PARAMETERS = (
     ),
 )
 
-SAMPLING = (
-    Fault(
-        code="F49",
-        name="greedy-draft",
-        title="drafts are argmax, yet accepted as if they had been drawn",
-        sources=(issue("SafeAILab/EAGLE", 50), issue("jaymody/speculative-sampling", 3)),
-        family=Family.UNKNOWN,
-        strength=SHARE,
-        plants=(processor("sampled_faults:greedy_draft"),),
-        pending_check="sampling",
-        note=SAMPLED,
-    ),
-    Fault(
-        code="F51",
-        name="early-nucleus",
-        title="top-p is cut before temperature",
-        sources=(pull("vllm-project/vllm", 10198), issue("lablup/mlxcel", 1379)),
-        family=Family.UNKNOWN,
-        strength=SHARE,
-        plants=(processor("sampled_faults:early_nucleus"),),
-        pending_check="support",
-        note=SAMPLED,
-    ),
-    Fault(
-        code="F52",
-        name="rounded-draft",
-        title="drawn from rounded draft logits, accepted with exact ones",
-        sources=(issue("deepseek-ai/DeepSpec", 31),),
-        family=Family.UNKNOWN,
-        strength=SHARE,
-        plants=(processor("sampled_faults:rounded_draft"),),
-        pending_check="sampling",
-        note=SAMPLED,
-    ),
-    Fault(
-        code="F53",
-        name="served-greedily",
-        title="the best token is served at any temperature",
-        sources=(pull("vllm-project/vllm", 26859),),
-        family=Family.UNKNOWN,
-        strength=SHARE,
-        plants=(processor("sampled_faults:served_greedily"),),
-        pending_check="sampling",
-        note=SAMPLED,
-    ),
-    Fault(
-        code="F67",
-        name="half-greedy",
-        title="half of the replies are served greedily: too few mismatches",
-        sources=(),
-        family=Family.UNKNOWN,
-        strength=Strength(
-            parameter="share", published=0.5, weaker=(0.2, 0.1), meaning="share of the replies that are hit"
-        ),
-        plants=(processor("sampled_faults:served_greedily", share=0.5),),
-        pending_check="sampling",
-        note=SAMPLED,
-    ),
-)
-
-TOKEN_FAULTS = (*CHOICES, *PARAMETERS, *SAMPLING)
+TOKEN_FAULTS = (*CHOICES, *PARAMETERS)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from lossguard_mechanisms.replay.recording import IntArray
+from lossguard_mechanisms.trees.best_first import IntArray
 
 TOP_PROBABILITY = 0.6
 

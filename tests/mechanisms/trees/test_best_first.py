@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lossguard_mechanisms.replay.best_first import NO_NODE, ROOT, Trees, best_first_trees, best_places, num_accepted
-from tests.mechanisms.replay.slow_trees import Path, all_paths_in_order, num_accepted_slowly, paths_by_heap
+from lossguard_mechanisms.trees.best_first import NO_NODE, ROOT, Trees, best_first_trees, best_places, num_accepted
+from tests.mechanisms.trees.slow_trees import Path, all_paths_in_order, num_accepted_slowly, paths_by_heap
 
 
 def scores_of(

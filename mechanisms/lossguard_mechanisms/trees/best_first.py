@@ -11,13 +11,13 @@ if a node is among the B first of all, all nodes on its path are too, and each i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossguard_mechanisms.replay.recording import IntArray
-
+IntArray = NDArray[np.int64]
 ScoreArray = NDArray[np.float32]
 ROOT = -1
 NO_NODE = -2
@@ -38,8 +38,10 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    scores: ScoreArray  # [N, W] best first
+class Layer:
+    """Nodes of one depth, of which the selection takes some."""
+
+    scores: ScoreArray  # [N, W]
     parents: IntArray  # [N, W] place in the layer before
     ranks: IntArray  # [N, W]
 
@@ -52,10 +54,10 @@ def best_first_trees(first: ScoreArray, steps: ScoreArray, num_nodes: int) -> Tr
     """
     ranks = best_places(first, num_nodes)
     scores = np.take_along_axis(first, ranks, axis=1)
-    layers = [_Layer(scores=scores, parents=np.full_like(ranks, ROOT), ranks=ranks)]
+    layers = [Layer(scores=scores, parents=np.full_like(ranks, ROOT), ranks=ranks)]
     for depth in range(steps.shape[1]):
         layers.append(_next_layer(layers[-1], steps[:, depth], num_nodes))
-    return _best_of_all(layers, num_nodes)
+    return best_of_layers(layers, num_nodes)
 
 
 def num_accepted(trees: Trees, true_ranks: IntArray) -> IntArray:
@@ -88,19 +90,20 @@ def best_places(scores: ScoreArray, count: int) -> IntArray:
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _next_layer(layer: _Layer, steps: ScoreArray, num_nodes: int) -> _Layer:
+def _next_layer(layer: Layer, steps: ScoreArray, num_nodes: int) -> Layer:
     num_candidates = steps.shape[2]
     rows = np.take_along_axis(steps, layer.ranks[:, :, None], axis=1)  # [N, W, K]
     scores = (layer.scores[:, :, None] + rows).reshape(len(rows), -1)
     chosen = best_places(scores, num_nodes)
-    return _Layer(
+    return Layer(
         scores=np.take_along_axis(scores, chosen, axis=1),
         parents=chosen // num_candidates,
         ranks=chosen % num_candidates,
     )
 
 
-def _best_of_all(layers: list[_Layer], num_nodes: int) -> Trees:
+def best_of_layers(layers: Sequence[Layer], num_nodes: int) -> Trees:
+    """The ``num_nodes`` best of all nodes: by score, then by depth, then by place in the layer."""
     widths = [layer.scores.shape[1] for layer in layers]
     starts = np.concatenate([[0], np.cumsum(widths)])
     depth_of_place = np.repeat(np.arange(1, len(layers) + 1), widths)

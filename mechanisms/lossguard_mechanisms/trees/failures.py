@@ -1,0 +1,35 @@
+"""Errors of this package, each in one place (docs/errors/trees.md)."""
+
+from __future__ import annotations
+
+from lossguard.errors import UsageError
+
+
+def too_many_nodes(found: int, limit: int, what: str) -> UsageError:
+    """More nodes than can be verified together, or than there are candidates for."""
+    return UsageError(
+        f"a tree of {found:,} nodes is asked for, and {what} {limit:,}",
+        why="a tree that is cut in silence would verify other tokens than the policy chose",
+        fix=f"ask for at most {limit:,} nodes",
+        code="LG1901",
+    )
+
+
+def no_tree(problem: str) -> UsageError:
+    """Parents that are no tree with its nodes in order."""
+    return UsageError(
+        f"the parents are no tree whose nodes come after their parents: {problem}",
+        why="verification and commit go through the nodes in order, and would read states that do not exist yet",
+        fix="put the anchor first with parent -1, and every other node after its parent",
+        code="LG1902",
+    )
+
+
+def too_deep(depth: int, num_depths: int) -> UsageError:
+    """A depth for which the drafter names no candidates."""
+    return UsageError(
+        f"the tree reaches depth {depth}, and the lattice names candidates for {num_depths}",
+        why="beyond the last depth there is nothing to verify",
+        fix=f"keep the depth to {num_depths}, or use a drafter that looks further ahead",
+        code="LG1903",
+    )

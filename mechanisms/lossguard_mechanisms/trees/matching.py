@@ -1,0 +1,43 @@
+"""Acceptance by matching: the target chooses, and nodes that carry its choice are accepted. Exact for any tree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lossguard_mechanisms.trees.tree import Path, Tree
+
+
+class SampleAndMatch:
+    """Follow the child that carries the target's own token, as long as there is one.
+
+    The token at each position is the target's choice given the tokens before it: its argmax, or its draw with the
+    number that belongs to that position. It does not depend on the tree, so any tree, however chosen, emits the
+    same tokens.
+    """
+
+    def walk(self, tree: Tree, chosen: Tensor) -> Path:
+        """See ``Acceptance``."""
+        if tree.is_chain:
+            matches = tree.tokens[:, 1:] == chosen[:, :-1]
+            num_nodes = 1 + matches.long().cumprod(dim=1).sum(dim=1)
+            nodes = torch.arange(tree.num_nodes, device=chosen.device).expand_as(chosen)
+            return Path(nodes=nodes, num_nodes=num_nodes, emitted=chosen)
+        on_path = _on_path(tree, chosen)
+        num_nodes = on_path.sum(dim=1)
+        nodes = (~on_path).long().sort(dim=1, stable=True).indices  # nodes of a path ascend: parents come first
+        return Path(nodes=nodes, num_nodes=num_nodes, emitted=chosen.gather(1, nodes))
+
+
+def _on_path(tree: Tree, chosen: Tensor) -> Tensor:
+    """[B, N] bool: a node is on the path if its parent is, and the target chose its token there.
+
+    Siblings carry different tokens, so that at most one of them matches.
+    """
+    on_path = torch.zeros_like(tree.tokens, dtype=torch.bool)
+    on_path[:, 0] = True
+    for node in range(1, tree.num_nodes):
+        parent = tree.parents[:, node, None]
+        matches = chosen.gather(1, parent)[:, 0] == tree.tokens[:, node]
+        on_path[:, node] = on_path.gather(1, parent)[:, 0] & matches
+    return on_path
