@@ -21,10 +21,10 @@ from lossguard_mechanisms.engine.delta_kernel import delta_step_in_place
 from lossguard_mechanisms.engine.delta_tree_kernel import commit_delta_in_place, verify_delta_in_place
 from lossguard_mechanisms.engine.paged_attention import attend_pages, write_rows
 from lossguard_mechanisms.engine.paged_step import PagedStep, own_bits
-from lossguard_mechanisms.engine.tree import Path, Tree, chain, tree_of
 from lossguard_mechanisms.engine.verification import convolution_sources, verify_convolution, verify_delta
 from lossguard_mechanisms.targets.gated_delta import convolve_chunk, delta_step
 from lossguard_mechanisms.targets.mixing import DeltaInputs
+from lossguard_mechanisms.trees.tree import Path, Tree, chain, tree_of
 
 NUM_SLOTS = 6
 NARROW = torch.float16  # the interpreter multiplies no bfloat16
