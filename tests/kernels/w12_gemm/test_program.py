@@ -114,7 +114,7 @@ def test_arguments_have_the_layout_of_the_source() -> None:
 
 
 def test_a_rival_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_dfloat11.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UsageError) as caught:
         bench_dfloat11.encode(torch.zeros(16, 16, dtype=torch.bfloat16))
     assert caught.value.code == "LG1709"
