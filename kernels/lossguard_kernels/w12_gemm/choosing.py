@@ -14,7 +14,7 @@ from lossguard_kernels.w12_gemm.failures import damaged_table, no_launch
 from lossguard_kernels.w12_gemm.program import cache_folder
 from lossguard_kernels.w12_gemm.variants import X_ROWS, Device, Launch, Variant, x_rows_for
 
-VERSION = 1
+VERSION = 2
 SHIPPED = Path(__file__).with_name("tuned")
 
 

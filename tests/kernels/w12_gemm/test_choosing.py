@@ -109,7 +109,7 @@ def test_tables_add_up(tmp_path: Path) -> None:
     assert {key: timed.launch for key, timed in read_table(path).items()} == {"a": launches[0], "b": launches[1]}
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 1}', '{"version": 1, "launches": {"a": {}}}', "[]"])
+@pytest.mark.parametrize("text", ["{", '{"version": 2}', '{"version": 2, "launches": {"a": {}}}', "[]"])
 def test_a_damaged_table_is_an_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(text)
