@@ -32,7 +32,7 @@ from tests.suites.tiny_faults import context_of
 from tests.suites.tiny_faults import make_requests as tiny_requests
 
 NUM_RUNS = 40
-NUM_SLOW_RUNS = 400
+NUM_SLOW_RUNS = 120
 
 
 def law_of(factory: Any, **arguments: Any) -> Law:
