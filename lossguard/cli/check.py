@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +98,7 @@ def _plan(config: Path | None, candidates: list[str] | None, folder: Path, given
 
     if not candidates:
         raise typer.BadParameter("give at least one --candidate NAME (or --resume RUN)")
-    return replace(Plan(load_config(config), candidates=candidates, folder=folder), **given)  # type: ignore[arg-type]
+    return Plan(load_config(config), candidates=candidates, folder=folder, **given)  # type: ignore[arg-type]
 
 
 def _resumed(run: Path, candidates: list[str] | None, given: dict[str, object]) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class SampledEngine(ToyEngine):
         reply: list[int] = []
         while len(reply) < request.sampling.max_tokens and (not reply or reply[-1] != STOP_ID):
             law = self.law(self._served_logits(ids, request, row, num_rows), request.sampling)
-            reply.append(int(min(np.searchsorted(np.cumsum(law), generator.random()), VOCAB_SIZE - 1)))
+            reply.append(min(int(np.searchsorted(np.cumsum(law), generator.random())), VOCAB_SIZE - 1))
             ids.append(reply[-1])
         stopped = reply[-1] == STOP_ID
         return ServedOutput(
@@ -78,4 +79,5 @@ class SampledScorer(ToyScorer):
         sampling = stack_sampling([request.sampling for request, _ in pairs], torch.tensor(kinds), torch.device("cpu"))
         rows = torch.from_numpy(np.array(logits, dtype=np.float32))
         columns = sampled_columns(rows, torch.tensor(served), sampling)
-        return replace(scores, **{name: column.numpy() for name, column in columns.items()})
+        arrays: dict[str, Any] = {name: column.numpy() for name, column in columns.items()}
+        return replace(scores, **arrays)

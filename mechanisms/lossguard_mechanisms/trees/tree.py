@@ -112,6 +112,6 @@ def require_tree(tokens: Tensor, parents: Tensor, *, max_nodes: int = MAX_NODES)
         row, node = wrong[0, 0], wrong[0, 1] + 1
         raise no_tree(f"node {int(node)} of sequence {int(row)} has parent {int(parents[row, node])}")
     key = torch.stack((parents, tokens), dim=-1)[:, 1:]
-    for row in range(batch):
-        if len(torch.unique(key[row], dim=0)) < size - 1:
-            raise no_tree(f"two siblings of sequence {row} carry the same token")
+    for sequence in range(batch):
+        if len(torch.unique(key[sequence], dim=0)) < size - 1:
+            raise no_tree(f"two siblings of sequence {sequence} carry the same token")
