@@ -1,7 +1,8 @@
 """Real servers on this machine, as ``make test-servers`` installs them.
 
 ``LOSSGUARD_SERVERS`` is the folder of their environments (``vllm``, ``sglang``, ``llamacpp``). A server that is not
-there fails its tests: skipping them would look like passing.
+there fails its tests: skipping them would look like passing. Each is launched once, when first asked for, and runs to
+the end: all of them together take 14 GB.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from lossguard.models import default_model_path
+from lossguard.engines.base import EngineSpec
+from lossguard.engines.registry import engine_factory
+from lossguard.engines.servers.server_engine import ServerEngine
+from lossguard.models import _packaged_gguf, default_model_path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("LOSSGUARD_SERVERS", ROOT / ".servers"))
@@ -22,12 +27,16 @@ SPECULATION = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":
 CONTEXT = "2048"
 
 
-def vllm(*arguments: str, dtype: str = "float32") -> dict[str, Any]:
+CHUNK: Final = 48
+"""Tokens of a prefill chunk of the server with a small pool; some prompts are longer."""
+
+
+def vllm(*arguments: str, dtype: str = "float32", context: str = CONTEXT) -> dict[str, Any]:
     """vLLM on the CPU."""
     words = [str(FOLDER / "vllm/bin/vllm"), "serve", "{model}", "--port", "{port}", "--dtype", dtype, "--enforce-eager"]
-    words += ["--max-model-len", CONTEXT, "--max-num-seqs", "8", "--max-logprobs", "20", *arguments]
+    words += ["--max-model-len", context, "--max-num-seqs", "8", "--max-logprobs", "20", *arguments]
     env = {"VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_CPU_OMP_THREADS_BIND": "0-1"}
-    return {"engine": "vllm", "launch": words, "env": {"HF_HUB_OFFLINE": 1, **env}}
+    return {"engine": "vllm", "launch": words, "env": {"HF_HUB_OFFLINE": 1, "VLLM_SLEEP_WHEN_IDLE": 1, **env}}
 
 
 def sglang(*arguments: str, dtype: str = "float32") -> dict[str, Any]:
@@ -36,25 +45,88 @@ def sglang(*arguments: str, dtype: str = "float32") -> dict[str, Any]:
     words += ["--port", "{port}", "--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     words += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--disable-cuda-graph"]
     words += ["--skip-server-warmup", "--context-length", CONTEXT, "--max-total-tokens", "8192"]
-    words += ["--max-running-requests", "8", *arguments]
+    words += ["--max-running-requests", "8", "--sleep-on-idle", *arguments]
     return {"engine": "sglang", "launch": words, "env": {"HF_HUB_OFFLINE": 1, "SGLANG_USE_CPU_ENGINE": 1}}
 
 
-def llamacpp(gguf: Path, *arguments: str, logprobs: int = 1) -> dict[str, Any]:
+def llamacpp(gguf: Path, *arguments: str) -> dict[str, Any]:
     """llama-server with a model file of its own, a slot per request under way, and all of it in float32."""
     words = [str(FOLDER / "llamacpp/build/bin/llama-server"), "-m", str(gguf), "--port", "{port}", "-t", "2"]
     words += ["-c", str(4 * int(CONTEXT)), "-np", "4", "--no-webui", "-fa", "off", "-ctk", "f32", "-ctv", "f32"]
-    return {"engine": "llamacpp", "launch": [*words, *arguments], "concurrency": 4, "logprobs": logprobs}
+    return {"engine": "llamacpp", "launch": [*words, *arguments], "concurrency": 4}
 
 
-NGRAM = {
-    "vllm": vllm("--speculative-config", SPECULATION),
-    "sglang": sglang(
-        *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"),
-        *("--speculative-ngram-max-bfs-breadth", "1"),
-    ),
-}
-LLAMA_NGRAM = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "6")
+SMALL_POOL: Final = ("--num-gpu-blocks-override", "16", "--block-size", "32", "--max-num-batched-tokens", str(CHUNK))
+"""Sixteen blocks for eight requests: some must be preempted. Long prompts are read in chunks."""
+SGLANG_NGRAM: Final = (
+    *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"),
+    *("--speculative-ngram-max-bfs-breadth", "1"),
+)
+LLAMA_NGRAM: Final = (
+    *("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3"),
+    *("--spec-ngram-simple-size-m", "6"),
+)
+
+
+def launch_table(name: str, f32_gguf: Path) -> dict[str, Any]:
+    """How a server of the fleet is launched."""
+    tables = {
+        "vllm": lambda: vllm(),
+        "vllm-ngram": lambda: vllm("--speculative-config", SPECULATION, *SMALL_POOL, context="448"),
+        "vllm-bf16": lambda: vllm(dtype="bfloat16"),
+        "sglang": lambda: sglang(),
+        "sglang-ngram": lambda: sglang(*SGLANG_NGRAM),
+        "llamacpp": lambda: llamacpp(f32_gguf),
+        "llamacpp-ngram": lambda: llamacpp(f32_gguf, *LLAMA_NGRAM),
+        "llamacpp-q4": lambda: llamacpp(_packaged_gguf()),
+    }
+    return tables[name]()
+
+
+class Fleet:
+    """Real servers by name, each launched when it is first asked for."""
+
+    def __init__(self, model: str, f32_gguf: Path, folder: Path) -> None:
+        self._model, self._gguf, self._folder = model, f32_gguf, folder
+        self._engines: dict[str, ServerEngine] = {}
+
+    def engine(self, name: str) -> ServerEngine:
+        """The engine that launched a server, which is healthy now."""
+        if name not in self._engines:
+            self._engines[name] = engine_of(launch_table(name, self._gguf), self._model, self._folder / name)
+        self._engines[name].start()
+        return self._engines[name]
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A system that attaches to it. A url says nothing of the dtype behind it."""
+        table = launch_table(name, self._gguf)
+        kept = {key: value for key, value in table.items() if key not in ("launch", "env")}
+        dtype = "bfloat16" if name.endswith("bf16") else "float32"
+        return {**kept, "url": self.engine(name).start(), "logit_dtype": dtype}
+
+    def close(self) -> None:
+        """End them all."""
+        for engine in self._engines.values():
+            engine.close()
+
+
+def engine_of(table: dict[str, Any], model: str, folder: Path) -> ServerEngine:
+    """The engine of a system's table."""
+    options = {key: value for key, value in table.items() if key != "engine"}
+    spec = EngineSpec(name=table["engine"], model_path=model, options=options, folder=folder)
+    engine = engine_factory(table["engine"])(spec)
+    assert isinstance(engine, ServerEngine)
+    return engine
+
+
+@pytest.fixture(scope="session")
+def fleet(model: str, f32_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Every real server, ended when the tests are."""
+    servers = Fleet(model, f32_gguf, tmp_path_factory.mktemp("fleet"))
+    try:
+        yield servers
+    finally:
+        servers.close()
 
 
 @pytest.fixture(scope="session")
