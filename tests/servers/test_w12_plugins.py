@@ -15,8 +15,8 @@ import pytest
 
 from lossguard.records import Request
 from lossguard_mechanisms.weights.w12.convert import convert
-from tests.servers.conftest import ROOT, sglang, vllm
-from tests.servers.test_real_servers import by_id, engine_of, requests_for
+from tests.servers.conftest import ROOT, engine_of, sglang, vllm
+from tests.servers.test_real_servers import by_id, requests_for
 
 pytestmark = pytest.mark.servers
 SYSTEMS = {"sglang": sglang, "vllm": vllm}
