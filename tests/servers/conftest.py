@@ -75,6 +75,7 @@ def launch_table(name: str, f32_gguf: Path) -> dict[str, Any]:
         "vllm-ngram": lambda: vllm("--speculative-config", SPECULATION, *SMALL_POOL, context="448"),
         "vllm-bf16": lambda: vllm(dtype="bfloat16"),
         "sglang": lambda: sglang(),
+        "sglang-bf16": lambda: sglang(dtype="bfloat16"),
         "sglang-ngram": lambda: sglang(*SGLANG_NGRAM),
         "llamacpp": lambda: llamacpp(f32_gguf),
         "llamacpp-ngram": lambda: llamacpp(f32_gguf, *LLAMA_NGRAM),

@@ -8,15 +8,15 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 import pytest
 
+from lossguard.engines.servers.server_engine import ServerEngine
 from lossguard.records import Request
 from lossguard_mechanisms.weights.w12.convert import convert
-from tests.servers.conftest import ROOT, engine_of, sglang, vllm
-from tests.servers.test_real_servers import by_id, requests_for
+from tests.servers.conftest import ROOT, Fleet, engine_of, sglang, vllm
+from tests.servers.test_real_servers import requests_for
 
 pytestmark = pytest.mark.servers
 SYSTEMS = {"sglang": sglang, "vllm": vllm}
@@ -58,26 +58,26 @@ def few_requests(model: str) -> list[Request]:
     ]
 
 
-def replies(table: dict[str, Any], model: str, folder: Path) -> dict[str, tuple[int, ...]]:
+def replies(engine: ServerEngine, model: str) -> dict[str, tuple[int, ...]]:
     """What a server answers to a few requests, sent one after another."""
-    engine = engine_of({**table, "concurrency": 1}, model, folder)
-    try:
-        return {key: output.ids for key, output in by_id(engine.serve(few_requests(model))).items()}
-    finally:
-        engine.close()
+    return {request.id: output.ids for request in few_requests(model) for output in engine.serve([request])}
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_tokens_are_those_of_bf16_weights(
-    name: str, installed: Path, model: str, converted: str, tmp_path: Path
+    name: str, fleet: Fleet, installed: Path, model: str, converted: str, tmp_path: Path
 ) -> None:
     """The W12 server reads what convert has written; so both ways of loading go through the same conversion."""
     make = SYSTEMS[name]
     words = ("--load-format", "w12") if name == "vllm" else ()
     w12 = make("--quantization", "w12", *words, dtype="bfloat16")
     w12["env"] = {**w12["env"], "PYTHONPATH": str(installed)}
-    found = replies(w12, converted, tmp_path / "w12")
+    engine = engine_of(w12, converted, tmp_path / "w12")
+    try:
+        found = replies(engine, model)
+    finally:
+        engine.close()
     log = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "w12").rglob("*.log"))
     assert RAN[name] in log
     assert HAVE_MULTIPLIED in log
-    assert found == replies(make(dtype="bfloat16"), model, tmp_path / "plain")
+    assert found == replies(fleet.engine(f"{name}-bf16"), model)
