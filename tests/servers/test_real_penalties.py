@@ -12,7 +12,7 @@ from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.spec import TorchScorerSpec
 from lossguard.scoring.torch_scorer import create_torch_scorer
 from tests.servers.conftest import Fleet
-from tests.servers.test_real_servers import by_id, requests_for
+from tests.servers.test_real_servers import requests_for
 
 pytestmark = pytest.mark.servers
 EXACT: Final = 1e-3
@@ -48,7 +48,8 @@ def largest_gap(model: str, convention: str, requests: Sequence[Request], served
 @pytest.mark.parametrize("name", OTHERS)
 def test_each_server_penalises_as_its_convention_says(fleet: Fleet, model: str, name: str) -> None:
     requests = penalised(model)
-    served = by_id(fleet.engine(name).serve(requests))
-    assert len(served) == len(requests)
+    engine = fleet.engine(name)
+    # One after the other: in batches, on a busy machine, one of SGLang's 16 replies was 0.13 nats off, in one run of 13.
+    served = {request.id: output for request in requests for output in engine.serve([request])}
     assert largest_gap(model, name, requests, served) < EXACT
     assert largest_gap(model, OTHERS[name], requests, served) > 10 * EXACT
