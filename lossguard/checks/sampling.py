@@ -13,9 +13,10 @@ from lossguard.checks.bootstrap_t import bootstrap_t, cluster_weights
 from lossguard.checks.bounds import MINIMUM_SPREAD_CLUSTERS, NUM_RESAMPLES
 from lossguard.checks.clusters import MINIMUM_CLUSTERS, PairedSums, cluster_of_requests, request_sums, sum_by_cluster
 from lossguard.checks.drawn_tokens import DrawnTokens, drawn_tokens, has_sampled_columns
+from lossguard.checks.improbable import TAIL, ImprobableDraws, compare_improbable
 from lossguard.checks.problems import blocked, inconclusive
 from lossguard.checks.seeds import stream_seed
-from lossguard.checks.table_text import finite, nats_per_token
+from lossguard.checks.table_text import finite, nats_per_token, plural
 from lossguard.checks.transform import TransformComparison, compare_transforms, largest_spread
 from lossguard.records import CheckResult, Request, Verdict
 
@@ -45,12 +46,22 @@ class SurpriseComparison:
     lower_fail: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """All three comparisons of both arms."""
+
+    surprise: SurpriseComparison
+    transform: TransformComparison
+    improbable: ImprobableDraws
+
+
 class SamplingCheck:
     """Surprise (surprisal minus entropy) and probability integral transform of sampled tokens, against stock's.
 
     Surprise is over 0 where replies are drawn too hot, under 0 where too cold; the transform sees other shapes.
+    Requests with a token that draws hardly ever give are counted, as events are in greedy replies.
     Covered: wrong temperatures, filters that nobody asked for, acceptance rules of speculative decoding that are not
-    exact, drafts served as if drawn.
+    exact, drafts served as if drawn, a few wrong tokens.
     Not covered: which of equally likely tokens are drawn; draws that depend on each other, such as repeated replies.
     """
 
@@ -78,7 +89,12 @@ class SamplingCheck:
             return inconclusive(self.name, f"fewer than {MINIMUM_SPREAD_CLUSTERS} clusters show no spread")
         seed = stream_seed(given.seed, self.name)
         surprise = compare_surprise(cluster, candidate, stock, seed)
-        return _result(candidate, stock, surprise, compare_transforms(cluster, candidate, stock, seed), cluster)
+        compared = Compared(
+            surprise=surprise,
+            transform=compare_transforms(cluster, candidate, stock, seed),
+            improbable=compare_improbable(candidate, stock),
+        )
+        return _result(candidate, stock, compared, num_clusters=int(cluster.max()) + 1)
 
 
 def compare_surprise(cluster: np.ndarray, candidate: DrawnTokens, stock: DrawnTokens, seed: int) -> SurpriseComparison:
@@ -129,19 +145,14 @@ def transform_verdict(found: TransformComparison, margin: float, num_clusters: i
     return Verdict.PASS if is_within and num_clusters >= MINIMUM_CLUSTERS else Verdict.INCONCLUSIVE
 
 
-def _result(
-    candidate: DrawnTokens,
-    stock: DrawnTokens,
-    surprise: SurpriseComparison,
-    transform: TransformComparison,
-    cluster: np.ndarray,
-) -> CheckResult:
-    num_clusters = int(cluster.max()) + 1
+def _result(candidate: DrawnTokens, stock: DrawnTokens, compared: Compared, *, num_clusters: int) -> CheckResult:
+    surprise, transform, tail = compared.surprise, compared.transform, compared.improbable
     of_temperature, of_transform = temperature_margin(stock), transform_margin(stock)
     margin = of_temperature * stock.mean_variance
     verdicts = {
         "surprise": surprise_verdict(surprise, margin, num_clusters),
         "transform": transform_verdict(transform, of_transform, num_clusters),
+        "improbable": tail.verdict,
     }
     error = surprise.difference / stock.mean_variance
     direction = "hot" if error > 0 else "cold"
@@ -149,7 +160,8 @@ def _result(
         check="sampling",
         verdict=Verdict.combine(list(verdicts.values())),
         summary=f"surprise {nats_per_token(surprise.difference)}, as of a temperature {abs(error):.1%} too {direction} "
-        f"(margin {of_temperature:.1%}); transform off by {transform.largest:.4f} at most, p={transform.p_value:.2g}",
+        f"(margin {of_temperature:.1%}); transform off by {transform.largest:.4f} at most, p={transform.p_value:.2g}; "
+        f"{plural(tail.num_candidate, 'request')} with an improbable draw (stock {tail.num_stock})",
         candidate=f"z {candidate.z:+.1f}",
         stock=f"z {stock.z:+.1f}",
         bound=nats_per_token(max(surprise.upper_95, -surprise.lower_95)),
@@ -169,6 +181,10 @@ def _result(
             "transform_upper_95": transform.upper(PASS_ALPHA),
             "transform_margin": of_transform,
             "transform_p": transform.p_value,
+            "num_requests_improbable": tail.num_candidate,
+            "num_stock_requests_improbable": tail.num_stock,
+            "improbable_p": tail.p_value,
+            "improbable_tail": TAIL,
             **_arm("candidate", candidate),
             **_arm("stock", stock),
             "num_clusters": num_clusters,
@@ -190,6 +206,8 @@ def _notes(verdicts: dict[str, Verdict], num_clusters: int) -> tuple[str, ...]:
     open_parts = [name for name, verdict in verdicts.items() if verdict is Verdict.INCONCLUSIVE]
     if not open_parts:
         return ()
+    if open_parts == ["improbable"]:
+        return ("improbable undecided: more such draws than stock's, and too few to tell; more prompts decide",)
     few = f"{num_clusters} clusters of at least {MINIMUM_CLUSTERS}"
     why = few if num_clusters < MINIMUM_CLUSTERS else "the bounds are wider than the margins"
     return (f"{' and '.join(open_parts)} undecided: {why}; more prompts or longer replies decide",)

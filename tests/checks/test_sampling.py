@@ -11,9 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import poisson
 
 from lossguard.checks.base import Arm, CheckInput
 from lossguard.checks.drawn_tokens import drawn_tokens, share_below
+from lossguard.checks.improbable import ImprobableDraws
 from lossguard.checks.sampling import (
     LARGEST_MARGIN,
     LEAST_MARGIN,
@@ -181,6 +183,54 @@ def test_an_early_nucleus_fails() -> None:
     law = law_of(faults.early_nucleus)
     result = SamplingCheck().run(sampled_run(0, law, temperature=1.3, top_p=0.9))
     assert result.verdict is Verdict.FAIL, result.summary
+
+
+def wrong_tokens(number: int) -> Law:
+    """The target's law, but for the last token of the most peaked distributions, ``number`` times."""
+
+    def law(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+        wrong = exact(logits, sampling).clone()
+        last = logits.argmin(dim=-1)
+        tails = logits.double().softmax(dim=-1).gather(1, last[:, None]).squeeze(1)
+        rows = tails.argsort()[:number]
+        wrong[rows, last[rows]] = 1_000.0
+        return wrong
+
+    return law
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(0, Verdict.PASS), (6, Verdict.FAIL)])
+def test_a_few_wrong_tokens_fail_though_no_mean_moves(number: int, verdict: Verdict) -> None:
+    result = SamplingCheck().run(sampled_run(5, wrong_tokens(number)))
+    assert result.verdict is verdict
+    assert result.evidence["surprise_verdict"] == result.evidence["transform_verdict"] == "PASS"
+    assert result.evidence["improbable_verdict"] == verdict.value
+    assert number <= result.evidence["num_requests_improbable"] <= number + 2  # exact draws give one now and then
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 200_000))
+def test_improbable_draws_fail_only_beyond_stock_and_chance(ours: int, theirs: int, num_tokens: int) -> None:
+    mean = 2e-5 * num_tokens + theirs
+    found = ImprobableDraws(num_candidate=ours, num_stock=theirs, p_value=float(poisson.sf(ours - 1, mean)))
+    assert found.verdict is not Verdict.FAIL or ours > mean
+    assert found.verdict is Verdict.PASS or ours > theirs
+
+
+def test_draws_go_far_down_as_rarely_as_the_tail_says() -> None:
+    """A million draws: a tail of at most a has probability a at most, and for fine distributions nearly that."""
+    generator = np.random.default_rng(3)
+    logits = torch.from_numpy(generator.normal(size=(1_000, 2_000)) * 3.0).float()
+    law = logits.double().softmax(dim=-1)
+    served = torch.multinomial(law, 1_000, replacement=True, generator=torch.Generator().manual_seed(4))
+    before = torch.stack([row[order].cumsum(0)[order.argsort()] for row, order in ordered(law)])
+    tails = 1.0 - (before - law).gather(1, served)
+    share = float((tails <= 1e-3).double().mean())
+    assert 0.8e-3 < share < 1.1e-3
+
+
+def ordered(law: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each row with its ids in descending probability."""
+    return [(row, row.argsort(descending=True)) for row in law]
 
 
 @pytest.mark.parametrize("name", ["lax_threshold", "ratio_of_best_children"])
