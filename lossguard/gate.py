@@ -326,6 +326,7 @@ def _power_input(workspace: Workspace, requests: RunRequests, calibration: Calib
         num_requests=len(requests.test),
         mean_tokens=sum(len(output.ids) for output in replies) / len(replies),
         seed=workspace.plan.effective_seed,
+        num_clusters=len({request.cluster for request in requests.test}),
     )
 
 

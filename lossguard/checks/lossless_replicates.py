@@ -49,6 +49,7 @@ class LosslessInput:
     num_requests: int
     seed: int
     num_replicates: int
+    num_clusters: int | None = None  # of the runs' prompts; None: as many for each request as calibration has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def judge_replicates(given: LosslessInput) -> LosslessResult:
     """
     cluster = cluster_of_requests(given.requests)
     num_own = int(cluster.max()) + 1
-    num_clusters = max(round(given.num_requests * num_own / len(given.requests)), 1)
+    num_clusters = given.num_clusters or max(round(given.num_requests * num_own / len(given.requests)), 1)
     generator = np.random.default_rng(stream_seed(given.seed, "lossless replicates"))
     size = (given.num_replicates, num_clusters)
     drawn, exchanged = generator.integers(0, num_own, size=size), generator.integers(0, 2, size=size)

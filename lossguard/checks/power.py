@@ -43,6 +43,7 @@ class PowerInput:
     mean_tokens: float
     seed: int
     num_replicates: int = NUM_REPLICATES
+    num_clusters: int | None = None  # of the run's prompts; None: as many for each request as calibration has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ def estimate_power(given: PowerInput) -> Power:
             num_requests=given.num_requests,
             seed=given.seed,
             num_replicates=given.num_replicates,
+            num_clusters=given.num_clusters,
         )
     )
     return Power(

@@ -34,6 +34,18 @@ def test_power_of_a_lossless_stack(lossless: LosslessRun) -> None:
     assert power == estimate_power(power_input(lossless))
 
 
+def test_clusters_are_those_of_the_run_where_calibration_has_other_ones(lossless: LosslessRun) -> None:
+    """Half of the calibration prompts in one cluster, and a run of which every prompt is its own."""
+    given = power_input(lossless, num_replicates=20)
+    half = len(given.requests) // 2
+    lumped = [replace(request, cluster="one") if at < half else request for at, request in enumerate(given.requests)]
+    proportional = estimate_power(replace(given, requests=lumped))
+    assert proportional.pass_given_lossless_fraction == 0.0
+    counted = estimate_power(replace(given, requests=lumped, num_clusters=240))
+    assert counted.pass_given_lossless_fraction > 0.5
+    assert "of 240 clusters" in counted.reasons[0]
+
+
 def test_too_few_requests_never_pass(lossless: LosslessRun) -> None:
     power = estimate_power(power_input(lossless, num_requests=150, num_replicates=5))
     assert power.pass_given_lossless_fraction == 0.0

@@ -49,7 +49,7 @@ def largest_gap(model: str, convention: str, requests: Sequence[Request], served
 def test_each_server_penalises_as_its_convention_says(fleet: Fleet, model: str, name: str) -> None:
     requests = penalised(model)
     engine = fleet.engine(name)
-    # One after the other: in batches, on a busy machine, one of SGLang's 16 replies was 0.13 nats off, in one run of 13.
+    # One after the other: in batches, on a busy machine, one SGLang reply of 16 was 0.13 nats off, in one run of 13.
     served = {request.id: output for request in requests for output in engine.serve([request])}
     assert largest_gap(model, name, requests, served) < EXACT
     assert largest_gap(model, OTHERS[name], requests, served) > 10 * EXACT
