@@ -121,7 +121,7 @@ class Plan:
     @property
     def effective_temperature(self) -> float:
         """The plan's temperature, else the configuration's; 0 is greedy decoding."""
-        return self.config.temperature if self.temperature is None else self.temperature
+        return float(self.config.temperature if self.temperature is None else self.temperature)
 
     @property
     def stock(self) -> SystemConfig:

@@ -100,19 +100,20 @@ def test_checks_come_in_the_order_of_the_table_and_say_what_they_cover() -> None
     checks = builtin_checks()
     assert [check.name for check in checks] == [
         *("rate", "event", "structure", "stop", "parameters", "text", "near-tie", "burst", "buckets"),
-        *("logprob", "usage", "vacuity", "scores"),
+        *("sampling", "support", "logprob", "usage", "vacuity", "scores"),
     ]
     assert all(check.covers and check.does_not_cover for check in checks)
 
 
-def test_at_temperature_only_contract_checks_apply(lossless: LosslessRun) -> None:
-    plain = lossless.given.requests
-    assert [check.name for check in builtin_checks() if not check.applies(plain)] == ["stop", "parameters"]
+def test_at_temperature_the_distribution_and_the_contract_are_checked(lossless: LosslessRun) -> None:
+    plain, drawn = lossless.given.requests, ["sampling", "support"]
+    assert [check.name for check in builtin_checks() if not check.applies(plain)] == ["stop", "parameters", *drawn]
     asked = {"min_tokens": 3, "presence_penalty": 1.0}
     requests = [replace(request, sampling=replace(request.sampling, **asked)) for request in plain]  # type: ignore[arg-type]
-    assert all(check.applies(requests) for check in builtin_checks())
-    sampled = [replace(request, sampling=replace(request.sampling, temperature=0.8)) for request in requests]
-    contract = ["structure", "stop", "parameters", "text", "logprob", "usage", "vacuity", "scores"]
+    assert [check.name for check in builtin_checks() if not check.applies(requests)] == drawn
+    filtered = {"temperature": 0.8, "top_p": 0.9}
+    sampled = [replace(request, sampling=replace(request.sampling, **filtered)) for request in requests]  # type: ignore[arg-type]
+    contract = ["structure", "stop", "parameters", "text", *drawn, "logprob", "usage", "vacuity", "scores"]
     assert [check.name for check in builtin_checks() if check.applies(sampled)] == contract
 
 
@@ -120,7 +121,7 @@ def test_no_check_raises_for_arms_out_of_step(lossless: LosslessRun) -> None:
     arm = lossless.given.candidate
     broken = replace(lossless.given, candidate=replace(arm, outputs=list(arm.outputs)[:-1]))
     verdicts = {check.name: check.run(broken).verdict for check in builtin_checks()}
-    assert len(verdicts) == 13
+    assert len(verdicts) == 15
     assert verdicts.pop("vacuity") is Verdict.PASS
     assert set(verdicts.values()) == {Verdict.INCONCLUSIVE}
 

@@ -56,12 +56,12 @@ def test_a_row_for_each_system(tmp_path: Path) -> None:
 
 def test_only_what_is_between_the_markers_changes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{START}\nold\n{END}\nafter\n", encoding="utf-8")
+    page.write_text(f"before\n{START}\nof another run\n{END}\nafter\n", encoding="utf-8")
     main([str(reports(tmp_path, claim("eager", "PASS"))), "--write", str(page)])
     text = page.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{START}\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "old" not in text
+    assert "of another run" not in text
 
 
 def test_without_reports_it_says_so(tmp_path: Path) -> None:
