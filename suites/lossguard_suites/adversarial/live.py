@@ -44,7 +44,7 @@ QUICK = (
     Round(
         name="controls",
         faults=QUICK_CONTROLS,
-        budget=Budget(name="selftest-controls", num_requests=200, max_tokens=16, num_calibration=60),
+        budget=Budget(name="selftest-controls", num_requests=200, max_tokens=32, num_calibration=60),
     ),
     Round(
         name="faults",
