@@ -1,8 +1,8 @@
 """Real servers on this machine, as ``make test-servers`` installs them.
 
 ``LOSSGUARD_SERVERS`` is the folder of their environments (``vllm``, ``sglang``, ``llamacpp``). A server that is not
-there fails its tests: skipping them would look like passing. Each is launched once, when first asked for, and runs to
-the end: all of them together take 14 GB.
+there fails its tests: skipping them would look like passing. Each is launched when first asked for and runs on while
+there is memory for it: all at once they fill a machine of 24 GB, which then reads its programs from disk over and over.
 """
 
 from __future__ import annotations
@@ -84,19 +84,39 @@ def launch_table(name: str, f32_gguf: Path) -> dict[str, Any]:
     return tables[name]()
 
 
+PYTHON_SERVER_GB: Final = 4.0
+"""Measured of vLLM (3.6) and of SGLang (3.9) with this model in float32."""
+LLAMACPP_GB: Final = 0.8
+MOST_GB: Final = 19.0
+"""For the servers of the first tests, four in Python and three of llama.cpp, beside the tests and their scorer."""
+
+
+def size_of(name: str) -> float:
+    """Memory that a server of the fleet takes, in GB."""
+    return LLAMACPP_GB if name.startswith("llamacpp") else PYTHON_SERVER_GB
+
+
 class Fleet:
-    """Real servers by name, each launched when it is first asked for."""
+    """Real servers by name, launched when asked for; those unused for longest end when memory is wanted for others."""
 
     def __init__(self, model: str, f32_gguf: Path, folder: Path) -> None:
         self._model, self._gguf, self._folder = model, f32_gguf, folder
-        self._engines: dict[str, ServerEngine] = {}
+        self._engines: dict[str, ServerEngine] = {}  # the one used last comes last
 
     def engine(self, name: str) -> ServerEngine:
         """The engine that launched a server, which is healthy now."""
-        if name not in self._engines:
-            self._engines[name] = engine_of(launch_table(name, self._gguf), self._model, self._folder / name)
-        self._engines[name].start()
-        return self._engines[name]
+        engine = self._engines.pop(name, None)
+        if engine is None:
+            self.make_room(size_of(name))
+            engine = engine_of(launch_table(name, self._gguf), self._model, self._folder / name)
+        self._engines[name] = engine
+        engine.start()
+        return engine
+
+    def make_room(self, size: float) -> None:
+        """End servers until one of ``size`` GB fits beside the others."""
+        while self._engines and size + sum(map(size_of, self._engines)) > MOST_GB:
+            self._engines.pop(next(iter(self._engines))).close()
 
     def table(self, name: str) -> dict[str, Any]:
         """A system that attaches to it. A url says nothing of the dtype behind it."""
@@ -118,6 +138,11 @@ def engine_of(table: dict[str, Any], model: str, folder: Path) -> ServerEngine:
     engine = engine_factory(table["engine"])(spec)
     assert isinstance(engine, ServerEngine)
     return engine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Servers in bfloat16 come last: by then others may end for them and need not start again."""
+    items.sort(key=lambda item: "bf16" in item.name)
 
 
 @pytest.fixture(scope="session")

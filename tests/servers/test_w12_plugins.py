@@ -15,7 +15,7 @@ import pytest
 from lossguard.engines.servers.server_engine import ServerEngine
 from lossguard.records import Request
 from lossguard_mechanisms.weights.w12.convert import convert
-from tests.servers.conftest import ROOT, Fleet, engine_of, sglang, vllm
+from tests.servers.conftest import PYTHON_SERVER_GB, ROOT, Fleet, engine_of, sglang, vllm
 from tests.servers.test_real_servers import requests_for
 
 pytestmark = pytest.mark.servers
@@ -72,6 +72,7 @@ def test_tokens_are_those_of_bf16_weights(
     words = ("--load-format", "w12") if name == "vllm" else ()
     w12 = make("--quantization", "w12", *words, dtype="bfloat16")
     w12["env"] = {**w12["env"], "PYTHONPATH": str(installed)}
+    fleet.make_room(PYTHON_SERVER_GB)
     engine = engine_of(w12, converted, tmp_path / "w12")
     try:
         found = replies(engine, model)
