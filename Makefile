@@ -48,15 +48,15 @@ claims-record: env ## record the stock of the claims again, after fixtures/demo-
 	  --config tests/claims/lossguard.toml --budget 240x32x80
 
 test: env ## fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) $(TEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) --durations=10 $(TEST_FLAGS)
 
 test-slow: env ## tests with the real model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow $(TEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(NUM_WORKERS) -m slow --durations=10 $(TEST_FLAGS)
 
 # Installed side by side: two of them wait for downloads while the third compiles.
 test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call installs them, 7 GB)
 	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
-	LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
+	OMP_WAIT_POLICY=passive LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
 .PHONY: test-browser workflows
 test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)

@@ -17,7 +17,7 @@ from lossguard.gate_result import GateResult
 from lossguard.plan import Budget, Plan
 from lossguard.records import Verdict
 from lossguard.report.terminal import render_report
-from tests.servers.conftest import CHUNK, ROOT, Fleet
+from tests.servers.fleet import CHUNK, ROOT, Fleet
 
 pytestmark = pytest.mark.servers
 WHOLE: Final = Budget(name="servers", num_requests=204, max_tokens=16, num_calibration=30)
@@ -77,6 +77,7 @@ def judged(run: str, fleet: Fleet, model: str) -> GateResult:
     """One run of a stock, and its candidates against it."""
     stock, budget = RUNS[run]
     candidates = {name: case for name, case in CASES.items() if case.run == run}
+    fleet.launch([stock, *(case.server for case in candidates.values())])
     systems = [_system("stock", fleet.table(stock), Case(server=stock, run=run, logprobs=int(stock == "vllm")))]
     systems += [_system(name, fleet.table(case.server), case) for name, case in candidates.items()]
     config = Config(

@@ -11,7 +11,7 @@ from lossguard.records import Request, ServedOutput
 from lossguard.scoring.base import ScoringJob
 from lossguard.scoring.spec import TorchScorerSpec
 from lossguard.scoring.torch_scorer import create_torch_scorer
-from tests.servers.conftest import Fleet
+from tests.servers.fleet import Fleet
 from tests.servers.test_real_servers import requests_for
 
 pytestmark = pytest.mark.servers

@@ -13,7 +13,7 @@ from lossguard.engines.servers.reply import PROMPT_DIFFERS, STOP_APPENDED
 from lossguard.engines.servers.server_engine import ServerEngine
 from lossguard.prompts.render import load_tokenizer, stop_ids_of
 from lossguard.records import FinishReason, Request, SamplingParams, ServedOutput
-from tests.servers.conftest import Fleet, engine_of
+from tests.servers.fleet import Fleet, engine_of
 
 pytestmark = pytest.mark.servers
 QUESTIONS = (

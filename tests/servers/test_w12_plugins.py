@@ -15,7 +15,7 @@ import pytest
 from lossguard.engines.servers.server_engine import ServerEngine
 from lossguard.records import Request
 from lossguard_mechanisms.weights.w12.convert import convert
-from tests.servers.conftest import PYTHON_SERVER_GB, ROOT, Fleet, engine_of, sglang, vllm
+from tests.servers.fleet import PYTHON_SERVER_GB, ROOT, Fleet, engine_of, sglang, vllm
 from tests.servers.test_real_servers import requests_for
 
 pytestmark = pytest.mark.servers
