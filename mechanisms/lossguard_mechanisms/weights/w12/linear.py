@@ -63,8 +63,8 @@ def replace_linears(model: nn.Module, stored: Mapping[str, W12Tensor] | None = N
     """Replace every bf16 ``nn.Linear`` of a model in place; returns why each of the others was left, by its name.
 
     ``stored`` holds weights that are encoded already, by the name of the parameter; others are encoded here, unless
-    ``policy.decide`` keeps them as they are. Layers of subclasses of ``nn.Linear`` are left, since they may do more than a
-    product. A weight that is tied to an embedding is kept twice: dense for lookups and in W12 for the product.
+    ``policy.decide`` keeps them as they are. Layers of subclasses of ``nn.Linear`` are left, since they may do more
+    than a product. A weight that is tied to an embedding is kept twice: dense for lookups and in W12 for the product.
     """
     left: dict[str, str] = {}
     for name, parent, child in list(_linears(model)):
