@@ -7,7 +7,10 @@ import hashlib
 import json
 import os
 import resource
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -167,6 +170,67 @@ def test_an_interrupt_keeps_finished_shards(two_shards: Path, tmp_path: Path, mo
             convert(two_shards, tmp_path / "out")
     assert convert(two_shards, tmp_path / "out").num_kept == 1
     assert verify(tmp_path / "out", two_shards).is_equal
+
+
+KILLED_IN_THE_SECOND_SHARD = """
+import os, signal, sys
+from pathlib import Path
+from lossguard_mechanisms.weights.w12 import convert as module
+from lossguard_mechanisms.weights.w12.shard_writer import ShardWriter
+
+calls, add = iter(range(1, 1000)), ShardWriter.add
+
+def deadly(self, arrays):
+    add(self, arrays)
+    if next(calls) == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ShardWriter.add = deadly
+module.convert(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_process_that_was_killed_is_continued(two_shards: Path, tmp_path: Path) -> None:
+    """No clean-up ran: half a file and the lock's file are there, and neither stands in the way."""
+    command = [sys.executable, "-c", KILLED_IN_THE_SECOND_SHARD, str(two_shards), str(tmp_path / "out")]
+    done = subprocess.run(command, check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert {path.name for path in (tmp_path / "out").glob(".*")} == {f".{SECOND}.w12.safetensors.partial", ".w12.lock"}
+    assert convert(two_shards, tmp_path / "out").num_kept == 1
+    convert(two_shards, tmp_path / "whole")
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+
+
+class Bar:
+    """A listener that remembers: titles with their totals, how far each came, and messages."""
+
+    def __init__(self) -> None:
+        self.totals: list[tuple[str, int, str]] = []
+        self.steps: list[int] = []
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    @contextmanager
+    def stage(self, title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+        self.totals.append((title, total, unit))
+        yield self.steps.append
+
+
+def test_the_bar_goes_to_the_end_also_when_resumed(two_shards: Path, tmp_path: Path) -> None:
+    num_bytes = sum(path.stat().st_size for path in two_shards.glob("*.safetensors"))
+    bar, resumed, verified = Bar(), Bar(), Bar()
+    convert(two_shards, tmp_path / "out", listener=bar)
+    assert bar.totals == [("convert", num_bytes, "bytes")]
+    assert sum(bar.steps) == num_bytes
+    assert len(bar.steps) >= 7, "it moves with every tensor"
+    (tmp_path / "out" / f"{SECOND}.w12.safetensors").unlink()
+    convert(two_shards, tmp_path / "out", listener=resumed)
+    assert sum(resumed.steps) == num_bytes
+    assert resumed.messages == [f"{FIRST}.w12.safetensors: kept"]
+    assert verify(tmp_path / "out", two_shards, listener=verified).is_equal
+    assert sum(verified.steps) == num_bytes
 
 
 def test_a_finished_shard_that_was_cut_is_written_again(two_shards: Path, tmp_path: Path) -> None:
