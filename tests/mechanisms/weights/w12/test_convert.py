@@ -1,4 +1,4 @@
-"""Conversion of model folders: complete, and never at the source's expense (``test_resume``: again from where it stopped)."""
+"""Conversion of model folders: complete, and never at the source's expense. Stopped ones are in ``test_resume``."""
 
 from __future__ import annotations
 
