@@ -27,7 +27,7 @@ class ServerMethodBase(abc.ABC):
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor: ...
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Servers' own methods do nothing here."""
+        raise AssertionError("the plug-in's own comes first")
 
 
 class ServerConfigBase(abc.ABC):
