@@ -13,7 +13,8 @@ def decode(weights: KernelWeights) -> Tensor:
     bits = _magnitude(weights, _nibbles(weights)) | _sign(weights)
     flat = _matrix(weights, bits)
     row = escape_rows(weights.escape_start, weights.escape_place)
-    flat[row, weights.escape_place.to(torch.int64) & 0xFFFFFF] = weights.escape_bits
+    column = weights.escape_place[: row.numel()].to(torch.int64) & 0xFFFFFF
+    flat[row, column] = weights.escape_bits[: row.numel()]
     return flat[: weights.rows, : weights.columns].contiguous().view(torch.bfloat16)
 
 

@@ -61,7 +61,8 @@ class KernelWeights:
     """A matrix of ``rows`` x ``columns`` bf16 weights for the kernels of this package.
 
     ``hi`` uint8 [bands, tiles, 16, 64], ``lo`` uint8 [bands, tiles, 16, 32], ``base`` uint8 [1] or [16 * bands],
-    ``escape_*`` as in ``W12Parts``, ``counters`` int32 [bands]: zero whenever no product with these weights is running.
+    ``escape_*`` as in ``W12Parts``, but ``escape_place`` and ``escape_bits`` may go on with zeros that no band has
+    (``same_sizes``), ``counters`` int32 [bands]: zero whenever no product with these weights is running.
     So two products with the same weights must not run at the same time; one after another on a stream is fine.
     """
 
@@ -138,9 +139,10 @@ class KernelWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that one product must read, x and counters not counted."""
-        arrays = (self.hi, self.lo, self.escape_start, self.escape_place, self.escape_bits, self.base)
-        return sum(array.numel() * array.element_size() for array in arrays)
+        """Bytes that one product must read; x, counters and what follows the escapes not counted."""
+        arrays = (self.hi, self.lo, self.escape_start, self.base)
+        escapes = (self.escape_place.element_size() + self.escape_bits.element_size()) * int(self.escape_start[-1])
+        return sum(array.numel() * array.element_size() for array in arrays) + escapes
 
     def tensors(self) -> dict[str, Tensor]:
         """The arrays by name."""
@@ -148,10 +150,10 @@ class KernelWeights:
 
 
 def escape_rows(escape_start: Tensor, escape_place: Tensor) -> Tensor:
-    """The row of every escape, int64 [escapes]."""
+    """The row of every escape, int64 [escapes]; what follows the last band's escapes is none."""
     counts = escape_start.diff().to(torch.int64)
     band = torch.arange(counts.numel(), device=counts.device).repeat_interleave(counts)
-    return band * BAND_ROWS + (escape_place.to(torch.int64) >> 24) % BAND_ROWS
+    return band * BAND_ROWS + (escape_place[: band.numel()].to(torch.int64) >> 24) % BAND_ROWS
 
 
 def _reason_against_fusing(parts: W12Parts) -> str | None:

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from lossguard_mechanisms.targets.decoder import Target
-from lossguard_mechanisms.weights.w12.codec import encode
 from lossguard_mechanisms.weights.w12.failures import wrong_dtype
 from lossguard_mechanisms.weights.w12.fused_linear import fuse_linears
 from lossguard_mechanisms.weights.w12.linear import W12Linear, replace_linears
+from lossguard_mechanisms.weights.w12.policy import decide
+from lossguard_mechanisms.weights.w12_plugins.failures import nothing_converted
+
+log = logging.getLogger("lossguard.w12")
 
 
-def convert_target(target: Target) -> None:
+def convert_target(target: Target) -> dict[str, str]:
     """Convert in place, where the weights are: for the kernels on CUDA, else to be decoded before every product.
 
-    A head that is tied to the embedding gets W12 of its own beside the dense rows for lookups. Raises UsageError LG1201
-    for a target that is not in bfloat16.
+    A head that is tied to the embedding gets W12 of its own beside the dense rows for lookups. Returns, and logs, why
+    layers that the format does not fit stay in bfloat16. Raises UsageError LG1201 for a target that is not in bfloat16,
+    LG1216 if no layer was converted.
     """
     weight = target.embedding.weight
     if weight.dtype != torch.bfloat16:
         raise wrong_dtype(str(weight.dtype).removeprefix("torch."))
-    replace_linears(target)
+    left = replace_linears(target)
     if target.head is None:
-        target.head = W12Linear(encode(weight))
+        head = decide(weight)
+        if head.coded is None:
+            left["head"] = head.reason
+        else:
+            target.head = W12Linear(head.coded)
+    if not any(isinstance(layer, W12Linear) for layer in target.modules()):
+        raise nothing_converted(left)
+    if left:
+        log.warning("w12: %d layers stay in bf16: %s", len(left), "; ".join(map(": ".join, sorted(left.items()))))
     if weight.is_cuda:
         fuse_linears(target)
+    return left

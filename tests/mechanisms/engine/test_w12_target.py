@@ -60,6 +60,28 @@ def test_compiled_code_is_refused() -> None:
     assert caught.value.code == "LG0204"
 
 
+def test_a_layer_that_does_not_fit_stays_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    target = load_target(Path(TARGET), dtype=torch.bfloat16, device=torch.device("cpu")).target
+    wild = target.get_submodule("layers.1.mlp.in_proj").weight
+    assert isinstance(wild, torch.Tensor)
+    with torch.no_grad():
+        wild[:, ::2] *= 2.0**40
+    left = convert_target(target)
+    assert list(left) == ["layers.1.mlp.in_proj"]
+    assert "would escape" in left["layers.1.mlp.in_proj"]
+    assert "1 layers stay in bf16: layers.1.mlp.in_proj" in caplog.text
+
+
+def test_a_target_of_which_nothing_fits_is_refused() -> None:
+    target = load_target(Path(TARGET), dtype=torch.bfloat16, device=torch.device("cpu")).target
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter[..., ::2] *= 2.0**40
+    with pytest.raises(UsageError) as caught:
+        convert_target(target)
+    assert caught.value.code == "LG1216"
+
+
 def test_the_layout_for_cpus_gives_way_with_a_reason() -> None:
     options = EmbeddedOptions(weights="w12")
     assert resolve_packing(options, dtype="bfloat16", device="cpu") == (False, "the weights are w12")

@@ -99,6 +99,7 @@ def _convert_shard(
     source_sha256, escape_limit = given
     entries: dict[str, TensorEntry] = {}
     later: dict[str, Tensor] = {}
+    num_left = source.stat().st_size
     with opened(source) as file, writing(target):
         names = list(file.keys())
         with ShardWriter(target, names) as writer:
@@ -110,11 +111,13 @@ def _convert_shard(
                 if decision.coded is not None:
                     writer.add({part_name(name, part): parts[part] for part in _PLANES})
                 later |= _after_planes(name, parts)
-                advance(weight.numel() * weight.element_size())
+                advance(weight.nbytes)
+                num_left -= weight.nbytes
             for stored in sorted(later, key=lambda key: (-later[key].element_size(), key)):
                 writer.add({stored: later[stored]})
             metadata = ShardMetadata(source_name=source.name, source_sha256=source_sha256, tensors=entries)
             header_sha256 = writer.finish(metadata.to_text())
+    advance(num_left)  # the source's header
     return FinishedShard(source_sha256=source_sha256, header_sha256=header_sha256, size_bytes=target.stat().st_size)
 
 

@@ -7,6 +7,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from lossguard_kernels.w12_gemm.operation import decode, w12_linear
+from lossguard_kernels.w12_gemm.same_sizes import same_sizes
 from lossguard_kernels.w12_gemm.weights import KernelWeights
 from lossguard_mechanisms.weights.w12.codec import encode
 from lossguard_mechanisms.weights.w12.linear import W12Linear
@@ -32,8 +33,7 @@ class FusedW12Linear(nn.Module):
         self.out_features, self.in_features = coded.shape
         self.backend = backend
         self.reason_against_fusing = packed.reason_against_fusing
-        for name, tensor in packed.tensors().items():
-            self.register_buffer(_PREFIX + name, tensor)
+        self.hold(packed)
         self._names = tuple(_PREFIX + name for name in packed.tensors())
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
 
@@ -52,6 +52,11 @@ class FusedW12Linear(nn.Module):
             tensors, rows=self.out_features, columns=self.in_features, reason_against_fusing=reason
         )
 
+    def hold(self, packed: KernelWeights) -> None:
+        """Take over other arrays of the same weights."""
+        for name, tensor in packed.tensors().items():
+            self.register_buffer(_PREFIX + name, tensor)
+
     @property
     def weight(self) -> Tensor:
         """The bf16 weights [outputs, inputs], decoded anew on every access."""
@@ -67,12 +72,20 @@ class FusedW12Linear(nn.Module):
 
 
 def fuse_linears(model: nn.Module, *, backend: str = "auto") -> dict[str, str]:
-    """Replace every ``W12Linear`` of a model in place; returns why those that will decode first do so, by name."""
+    """Replace every ``W12Linear`` of a model in place; returns why those that will decode first do so, by name.
+
+    Layers of one shape get arrays of one size, so that ``torch.compile`` need not compile each of them anew.
+    """
     decoded: dict[str, str] = {}
+    by_shape: dict[tuple[int, int], list[FusedW12Linear]] = {}
     for name, layer in [(name, layer) for name, layer in model.named_modules() if isinstance(layer, W12Linear)]:
         fused = FusedW12Linear.from_linear(layer, backend=backend)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, fused)
+        by_shape.setdefault((fused.out_features, fused.in_features), []).append(fused)
         if fused.reason_against_fusing is not None:
             decoded[name] = fused.reason_against_fusing
+    for layers in by_shape.values():
+        for fused, packed in zip(layers, same_sizes([one.packed for one in layers]), strict=True):
+            fused.hold(packed)
     return decoded

@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from lossguard_mechanisms.weights.w12.codec import decode, encode
 from lossguard_mechanisms.weights.w12.layout import PARTS
 from lossguard_mechanisms.weights.w12.metadata import part_name
+from lossguard_mechanisms.weights.w12.policy import decide
 from lossguard_mechanisms.weights.w12.w12_tensor import W12Tensor
 
 
@@ -61,21 +62,30 @@ class W12Linear(nn.Module):
 def replace_linears(model: nn.Module, stored: Mapping[str, W12Tensor] | None = None) -> dict[str, str]:
     """Replace every bf16 ``nn.Linear`` of a model in place; returns why each of the others was left, by its name.
 
-    ``stored`` holds weights that are encoded already, by the name of the parameter; others are encoded here. Layers
-    of subclasses of ``nn.Linear`` are left, since they may do more than a product. A weight that is tied to an
-    embedding is kept twice: dense for lookups and in W12 for the product.
+    ``stored`` holds weights that are encoded already, by the name of the parameter; others are encoded here, unless
+    ``policy.decide`` keeps them as they are. Layers of subclasses of ``nn.Linear`` are left, since they may do more
+    than a product. A weight that is tied to an embedding is kept twice: dense for lookups and in W12 for the product.
     """
     left: dict[str, str] = {}
     for name, parent, child in list(_linears(model)):
         layer = cast("nn.Linear", getattr(parent, child))
-        reason = _reason_to_leave(layer)
-        if reason is not None:
+        coded, reason = _coded(layer, (stored or {}).get(f"{name}.weight"))
+        if coded is None:
             left[name] = reason
-            continue
-        found = (stored or {}).get(f"{name}.weight")
-        replacement = W12Linear.from_linear(layer) if found is None else W12Linear(found, layer.bias)
-        setattr(parent, child, replacement)
+        else:
+            setattr(parent, child, W12Linear(coded, layer.bias))
     return left
+
+
+def _coded(layer: nn.Linear, found: W12Tensor | None) -> tuple[W12Tensor | None, str]:
+    """(a layer's weights in W12, or None if it stays as it is; why)."""
+    reason = _reason_to_leave(layer)
+    if reason is not None:
+        return None, reason
+    if found is not None:
+        return found, "as stored"
+    decision = decide(layer.weight)
+    return decision.coded, decision.reason
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

@@ -79,6 +79,7 @@ class _Tally:
 
 
 def _compare_shard(shard: W12Shard, source: Path, tally: _Tally, advance: Callable[[int], None]) -> None:
+    num_left = source.stat().st_size
     with opened(source) as original:
         names = set(original.keys())
         for name in sorted(names ^ shard.metadata.tensors.keys()):
@@ -88,7 +89,9 @@ def _compare_shard(shard: W12Shard, source: Path, tally: _Tally, advance: Callab
             tally.note(name, tensor_problem(shard.dense(name), weight))
             tally.num_tensors += 1
             tally.num_weights += weight.numel()
-            advance(weight.numel() * weight.element_size())
+            advance(weight.nbytes)
+            num_left -= weight.nbytes
+    advance(num_left)  # the header, and tensors that only the original has
 
 
 def tensor_problem(found: Tensor, expected: Tensor) -> str | None:

@@ -31,6 +31,6 @@ def nothing_converted(left: dict[str, str]) -> UsageError:
     return UsageError(
         f"no layer of the model was converted ({reasons})",
         why="the model would be called W12 and be served as it was",
-        fix="load the model without quantization_config",
+        fix="load the model as it is, without w12",
         code="LG1216",
     )

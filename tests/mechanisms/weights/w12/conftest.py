@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.mechanisms.weights.w12.converted_folders import hashes
 from tests.mechanisms.weights.w12.toy_weights import bf16_of, gaussian
 
 MakeModel = Callable[[Mapping[str, Mapping[str, Tensor]]], Path]
@@ -42,3 +43,13 @@ def two_shards(make_model: MakeModel) -> Path:
     first = {"a.weight": gaussian(48, 144), "a.bias": gaussian(48), "mask": torch.tensor([True, False, True])}
     second = {"b.weight": gaussian(47, 143, seed=1), "wild": wild, "scale": torch.tensor(0.5), "f": torch.ones(4, 4)}
     return make_model({"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second})
+
+
+@pytest.fixture
+def source_stays_untouched(two_shards: Path) -> Iterator[None]:
+    """Whatever a test does, the model is what it was; a test that changes it on purpose leaves a file ``touched``."""
+    before = hashes(two_shards)
+    yield
+    if (two_shards / "touched").exists():
+        return
+    assert hashes(two_shards) == before

@@ -1,14 +1,9 @@
-"""Conversion of model folders: complete, resumable, and never at the source's expense."""
+"""Conversion of model folders: complete, and never at the source's expense. Stopped ones are in ``test_resume``."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,32 +12,17 @@ from filelock import FileLock
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from lossguard.errors import IntegrityError, LossguardError, StorageError, UsageError
+from lossguard.errors import IntegrityError, LossguardError, UsageError
 from lossguard_mechanisms.weights.w12 import convert as convert_module
 from lossguard_mechanisms.weights.w12.conversion_record import read_record
 from lossguard_mechanisms.weights.w12.convert import convert
 from lossguard_mechanisms.weights.w12.info import model_info
 from lossguard_mechanisms.weights.w12.policy import decide
-from lossguard_mechanisms.weights.w12.shard_writer import ShardWriter
 from lossguard_mechanisms.weights.w12.verify import verify
+from tests.mechanisms.weights.w12.converted_folders import FIRST, SECOND, hashes
 from tests.mechanisms.weights.w12.toy_weights import gaussian
 
-FIRST, SECOND = "model-00001-of-00002", "model-00002-of-00002"
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-@pytest.fixture(autouse=True)
-def source_stays_untouched(two_shards: Path) -> Iterator[None]:
-    """Whatever a test does, the model is what it was."""
-    before = hashes(two_shards)
-    yield
-    if (two_shards / "touched").exists():
-        return
-    assert hashes(two_shards) == before
+pytestmark = pytest.mark.usefixtures("source_stays_untouched")
 
 
 def test_every_bit_and_every_file_arrives(two_shards: Path, tmp_path: Path) -> None:
@@ -87,113 +67,6 @@ def test_the_same_model_gives_the_same_bytes(two_shards: Path, tmp_path: Path) -
     convert(two_shards, tmp_path / "one")
     convert(two_shards, tmp_path / "two")
     assert hashes(tmp_path / "one") == hashes(tmp_path / "two")
-
-
-def fail_on_call(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
-    """The writer breaks while it adds arrays for the ``number``-th time."""
-    calls = iter(range(1, 1000))
-    add = ShardWriter.add
-
-    def failing(self: ShardWriter, arrays: dict[str, torch.Tensor]) -> None:
-        if next(calls) == number:
-            raise error
-        add(self, arrays)
-
-    monkeypatch.setattr(ShardWriter, "add", failing)
-
-
-@pytest.mark.parametrize("number", [1, 3, 9, 13])
-def test_no_space_left_is_an_error_and_can_be_resumed(
-    number: int, two_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert(two_shards, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        fail_on_call(patch, number, OSError(errno.ENOSPC, "No space left on device"))
-        with pytest.raises(StorageError, match="No space left on device") as caught:
-            convert(two_shards, tmp_path / "out")
-    assert caught.value.code == "LG1205"
-    assert not list((tmp_path / "out").glob(".*.partial")), "what was half written is gone"
-    done = len(read_record(tmp_path / "out").shards)
-    result = convert(two_shards, tmp_path / "out")
-    assert (result.num_kept, result.num_written) == (done, 2 - done)
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
-
-
-@contextmanager
-def files_no_larger_than(num_bytes: int) -> Iterator[None]:
-    """The kernel refuses to write beyond, as it does on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.parametrize("part_of_a_shard", [0.02, 0.5, 0.99])
-def test_the_kernel_refuses_a_write(part_of_a_shard: float, two_shards: Path, tmp_path: Path) -> None:
-    convert(two_shards, tmp_path / "whole")
-    size = (tmp_path / "whole" / f"{FIRST}.w12.safetensors").stat().st_size
-    with files_no_larger_than(int(part_of_a_shard * size)), pytest.raises(StorageError, match="too large") as caught:
-        convert(two_shards, tmp_path / "out")
-    assert caught.value.code == "LG1205"
-    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"w12.json", ".w12.lock"}
-    convert(two_shards, tmp_path / "out")
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
-
-
-def test_both_halves_of_a_conversion_were_interrupted_above(
-    two_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the parametrisation: 9 calls are within the first shard or the start of the second, 13 within it."""
-    counts: list[str] = []
-    add = ShardWriter.add
-
-    def counting(self: ShardWriter, arrays: dict[str, torch.Tensor]) -> None:
-        counts.append(self.path.name)
-        add(self, arrays)
-
-    monkeypatch.setattr(ShardWriter, "add", counting)
-    convert(two_shards, tmp_path / "out")
-    assert counts[2].startswith(FIRST)
-    assert counts[12].startswith(SECOND)
-    assert len(counts) >= 13
-
-
-def test_an_interrupt_keeps_finished_shards(two_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        fail_on_call(patch, 13, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            convert(two_shards, tmp_path / "out")
-    assert convert(two_shards, tmp_path / "out").num_kept == 1
-    assert verify(tmp_path / "out", two_shards).is_equal
-
-
-def test_a_finished_shard_that_was_cut_is_written_again(two_shards: Path, tmp_path: Path) -> None:
-    convert(two_shards, tmp_path / "out")
-    cut(tmp_path / "out" / f"{FIRST}.w12.safetensors", 100)
-    result = convert(two_shards, tmp_path / "out")
-    assert (result.num_kept, result.num_written) == (1, 1)
-    assert verify(tmp_path / "out", two_shards).is_equal
-
-
-def test_a_repair_that_is_interrupted_is_not_complete(
-    two_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert(two_shards, tmp_path / "out")
-    for name in (FIRST, SECOND):
-        (tmp_path / "out" / f"{name}.w12.safetensors").unlink()
-    with monkeypatch.context() as patch:
-        fail_on_call(patch, 13, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            convert(two_shards, tmp_path / "out")
-    assert not read_record(tmp_path / "out").is_complete
-    assert convert(two_shards, tmp_path / "out").num_kept == 1
-    assert verify(tmp_path / "out", two_shards).is_equal
-
-
-def cut(path: Path, num_bytes: int) -> None:
-    path.write_bytes(path.read_bytes()[:-num_bytes])
 
 
 @pytest.mark.parametrize("keep", [0, 5, 200, -1])

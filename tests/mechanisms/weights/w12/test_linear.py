@@ -56,6 +56,18 @@ def test_linear_layers_of_a_model_are_replaced() -> None:
     assert "up.weight_w12_hi" in model.state_dict()
 
 
+def test_a_layer_with_too_many_escapes_stays() -> None:
+    model = nn.Sequential(bf16_linear(64, 96), bf16_linear(96, 64))
+    wild = model.get_submodule("1").weight
+    assert isinstance(wild, torch.Tensor)
+    with torch.no_grad():
+        wild[:, ::2] *= 2.0**40
+    left = replace_linears(model)
+    assert list(left) == ["1"]
+    assert "would escape" in left["1"]
+    assert type(model.get_submodule("1")) is nn.Linear
+
+
 def test_a_single_layer_that_is_the_model_stays() -> None:
     layer = bf16_linear(16, 16)
     assert replace_linears(layer) == {}
