@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """Triton kernels of a commit, each one launch for all layers: into the states, or into rows that wait to be folded.
 
-    S <- exp(G_m) S + sum over j on the path to m of exp(G_m - G_j) k_j u_j^T
+S <- exp(G_m) S + sum over j on the path to m of exp(G_m - G_j) k_j u_j^T
 """
 
 from __future__ import annotations

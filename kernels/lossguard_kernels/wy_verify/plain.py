@@ -39,9 +39,7 @@ def verify(
     return outputs, kept
 
 
-def verify_tree(
-    rows: DeltaRows, mask: Tensor, state: Tensor, product: Product = torch.matmul
-) -> tuple[Tensor, Stash]:
+def verify_tree(rows: DeltaRows, mask: Tensor, state: Tensor, product: Product = torch.matmul) -> tuple[Tensor, Stash]:
     """Outputs [N, heads, value_dim] in float32 and the stash of one tree; ``mask`` [N, N] of ancestors and self."""
     groups = rows.value.shape[1] // rows.key.shape[1]
     key, query = (x.float().transpose(0, 1).repeat_interleave(groups, 0) for x in (rows.key, rows.query))
@@ -81,7 +79,9 @@ def path_state(stash: Stash, path: Tensor, state: Tensor, product: Product = tor
     total = stash.totals[path].T  # [heads, L]
     unit = stash.units[path].repeat_interleave(groups, 1).T
     weight = unit * (total[:, -1:] - total).exp()
-    return total[:, -1, None, None].exp() * state + product(key, weight[..., None] * stash.updates[path].transpose(0, 1))
+    return total[:, -1, None, None].exp() * state + product(
+        key, weight[..., None] * stash.updates[path].transpose(0, 1)
+    )
 
 
 def _inverse(inner: Tensor) -> Tensor:

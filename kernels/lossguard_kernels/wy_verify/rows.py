@@ -92,9 +92,7 @@ class Pending:
 
     def forest(self, slots: Tensor) -> Forest:
         """The chains of ``slots`` [R]."""
-        return Forest(
-            firsts=slots * self.capacity, counts=self.counts[slots], bits=self.bits, most_nodes=self.capacity
-        )
+        return Forest(firsts=slots * self.capacity, counts=self.counts[slots], bits=self.bits, most_nodes=self.capacity)
 
     def require_room(self, most_rows: int) -> None:
         """Raises UsageError LG1912 where a slot may come to hold ``most_rows`` and cannot."""

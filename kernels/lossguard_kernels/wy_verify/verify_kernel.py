@@ -48,9 +48,7 @@ def _add_pending(  # noqa: PLR0913
             q = tl.load(query_rows + wide, mask=is_node[:, None], other=0.0)
             near_keys = pair_products(k, turned, near_keys, WIDE, CAST)
             near_queries = pair_products(q, turned, near_queries, WIDE, CAST)
-        update = tl.load(
-            old_updates + (row * HEADS + head)[:, None] * VALUE + columns, mask=is_old[:, None], other=0.0
-        )
+        update = tl.load(old_updates + (row * HEADS + head)[:, None] * VALUE + columns, mask=is_old[:, None], other=0.0)
         recalled += products(near_keys * weight, update)
         asked += products(near_queries * weight, update)
     return recalled, asked

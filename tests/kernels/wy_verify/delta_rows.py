@@ -82,9 +82,7 @@ def part_of(rows: DeltaRows, begin: int, count: int) -> DeltaRows:
     )
 
 
-def reference(
-    rows: DeltaRows, parents: Sequence[Sequence[int]], states: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+def reference(rows: DeltaRows, parents: Sequence[Sequence[int]], states: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Outputs [rows, heads, value_dim] and the states after every node of every tree, in float64."""
     outputs, after, begin = [], [], 0
     for tree, state in zip(parents, states, strict=True):

@@ -98,7 +98,9 @@ def test_a_request_without_nodes_and_one_that_accepts_nothing() -> None:
     output, stash = verify(rows, forest, states, slots)
     expected, after = reference(rows, parents, before[slots])
     assert relative(output, expected) <= TOLERANCE
-    one_layer = Stash(keys=stash.keys[None], units=stash.units[None], updates=stash.updates[None], totals=stash.totals[None])
+    one_layer = Stash(
+        keys=stash.keys[None], units=stash.units[None], updates=stash.updates[None], totals=stash.totals[None]
+    )
     commit(one_layer, forest, torch.tensor([-1, 3, -1]), states[None], slots)
     assert torch.equal(states[[2, 1]], before[[2, 1]])
     assert relative(states[0], after[1][3]) <= TOLERANCE
@@ -106,7 +108,10 @@ def test_a_request_without_nodes_and_one_that_accepts_nothing() -> None:
 
 def test_bfloat16_rounds_outputs_only() -> None:
     """Products of its operands are exact, so that the state is as near to float64 as with float32."""
-    sizes, parents = Sizes(key_heads=1, heads=2, key_dim=64, value_dim=32), [parents_of("deep", 20), parents_of("star", 9)]
+    sizes, parents = (
+        Sizes(key_heads=1, heads=2, key_dim=64, value_dim=32),
+        [parents_of("deep", 20), parents_of("star", 9)],
+    )
     rows = as_dtype(delta_rows(29, sizes), torch.bfloat16)
     outputs, states = errors_of(parents, rows, sizes)
     assert states <= TOLERANCE
