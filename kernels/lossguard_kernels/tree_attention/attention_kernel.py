@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """Triton kernels of tree attention, in two parts whose softmaxes are merged.
 
-Part A, committed positions: every row sees all of them, so that only their end is masked; they are split over programs.
-Part B, the tree's own nodes: row i sees node j where bit j of its word is set. The queries that share a key head, of many
-nodes, are one tile, so that keys and values are read once for all of them. With m the largest score of a part, l the sum
-of exp(s - m) and o the weighted values,
+Part A, committed positions: every row sees all of them, so that only their end is masked; they are split over
+programs. Part B, the tree's own nodes: row i sees node j where bit j of its word is set. The queries that share a key
+head, of many nodes, are one tile, so that keys and values are read once for all of them. With m the largest score of a
+part, l the sum of exp(s - m) and o the weighted values,
 
     m* = max m_i        out = sum_i exp(m_i - m*) o_i / sum_i exp(m_i - m*) l_i
 

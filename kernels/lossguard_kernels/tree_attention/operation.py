@@ -1,7 +1,8 @@
 """Attention of the nodes of a forest over pages, the writes before it and the compaction after it.
 
-Pools are [pages, key heads, page_size, dim] and contiguous. Nodes are written at the positions behind the committed ones,
-where nothing else reads; after acceptance those of the path move together, so that committed positions have no gaps.
+Pools are [pages, key heads, page_size, dim] and contiguous. Nodes are written at the positions behind the committed
+ones, where nothing else reads; after acceptance those of the path move together, so that committed positions have no
+gaps.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def attend(  # noqa: PLR0913
     return _launch(query, keys, values, pages, forest, (used, row_blocks, splits))
 
 
-def _launch(  # noqa: PLR0913
+def _launch(
     query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest, plan: tuple[Tiles, int, int]
 ) -> Tensor:
     from lossguard_kernels.tree_attention.attention_kernel import attend_kernel, merge_kernel
@@ -60,8 +61,8 @@ def _launch(  # noqa: PLR0913
     partial = torch.empty((forest.num_trees, key_heads, num_parts, most_rows, dim), **wide)  # type: ignore[arg-type]
     maxima, sums = (torch.empty(partial.shape[:-1], **wide) for _ in range(2))  # type: ignore[arg-type]
     attend_kernel[(forest.num_trees * row_blocks, key_heads, max(1, num_parts))](
-        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output, partial,
-        maxima, sums, query.stride(0), dim**-0.5 / math.log(2), num_pages, -(-num_pages * page_size // splits),
+        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
+        partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), num_pages, -(-num_pages * page_size // splits),
         row_blocks, ROWS=used.rows, COLUMNS=used.columns, PAGE=page_size, SPLITS=splits,
         WIDE=query.dtype == torch.float32, CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages, **shape,
     )  # fmt: skip
@@ -72,7 +73,7 @@ def _launch(  # noqa: PLR0913
     return output
 
 
-def write(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest) -> None:  # noqa: PLR0913
+def write(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest) -> None:
     """Put ``key`` and ``value`` [rows, key heads, dim] of all nodes into the pools of one layer, before ``attend``.
 
     Raises UsageError LG1901, LG1911 or LG1913.

@@ -4,8 +4,9 @@ A program holds a tile of queries and, in every stage, a tile of keys and one of
 
     bytes = itemsize * dim * (rows + 2 * stages * columns) + itemsize * rows * columns
 
-(the last term: weights on their way into the second product). Heads of 256 channels in bfloat16 with 64 rows, 32 columns
-and two stages take 32 + 64 + 4 KiB, more than the 99 KiB of the smaller devices, so 32 rows are taken there (16 + 64 + 2).
+(the last term: weights on their way into the second product). Heads of 256 channels in bfloat16 with 64 rows, 32
+columns and two stages take 32 + 64 + 4 KiB, more than the 99 KiB of the smaller devices, so 32 rows are taken there
+(16 + 64 + 2).
 """
 
 from __future__ import annotations

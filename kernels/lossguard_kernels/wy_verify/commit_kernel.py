@@ -58,7 +58,7 @@ def defer_kernel(  # noqa: PLR0913
     old_totals, num_requests, num_rows, num_old_rows, TILE: tl.constexpr, HEADS: tl.constexpr, TOTALS: tl.constexpr,
     GROUPS: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: layers * requests, nodes. Rows on the path go behind those that wait already, their G counted from there."""
+    """Grid: layers * requests, nodes. Rows on the path go behind those that wait, their G counted from there."""
     request, node = tl.program_id(0) % num_requests, tl.program_id(1)
     layer = (tl.program_id(0) // num_requests).to(tl.int64)
     end_node, first = tl.load(last + request), tl.load(firsts + request)

@@ -34,9 +34,7 @@ def sources_of(parents: Sequence[Sequence[int]], width: int, device: torch.devic
     return torch.tensor(table, dtype=torch.int64, device=device).view(-1, width)
 
 
-def convolve(  # noqa: PLR0913
-    channels: Tensor, weight: Tensor, past: Tensor, sources: Tensor, forest: Forest, slots: Tensor
-) -> Tensor:
+def convolve(channels: Tensor, weight: Tensor, past: Tensor, sources: Tensor, forest: Forest, slots: Tensor) -> Tensor:
     """SiLU of the convolution of every node along its own path: [rows, C] as ``channels``, whose rows may lie apart.
 
     ``weight`` [C, width], ``past`` [slots, C, width - 1] of one layer, which stays. Raises UsageError LG1911, LG1913.
@@ -54,7 +52,7 @@ def convolve(  # noqa: PLR0913
     return output
 
 
-def commit_convolution(  # noqa: PLR0913
+def commit_convolution(
     channels: Tensor, past: Tensor, sources: Tensor, forest: Forest, last: Tensor, slots: Tensor
 ) -> None:
     """Move on the past [layers, slots, C, width - 1] of all layers along each request's path: one launch.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """Triton kernels of the convolution before a delta layer: every node along its path, and the commit of a path.
 
-``sources`` [rows, width] names the column of every tap, oldest first: below width - 1 one of the committed columns, else
-node ``source - (width - 1)`` of the same tree. Sums are in float32 and rounded before SiLU.
+``sources`` [rows, width] names the column of every tap, oldest first: below width - 1 one of the committed columns,
+else node ``source - (width - 1)`` of the same tree. Sums are in float32 and rounded before SiLU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def commit_convolution_kernel(  # noqa: PLR0913
     channels, past, firsts, last, slots, sources, num_requests, num_rows, num_slots, stride, NUM: tl.constexpr,
     WIDTH: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: layers * requests, blocks of channels. The last node's window without its oldest column becomes the past."""
+    """Grid: layers * requests, blocks of channels. The last node's window less its oldest column becomes the past."""
     request = tl.program_id(0) % num_requests
     layer = (tl.program_id(0) // num_requests).to(tl.int64)
     end_node, first = tl.load(last + request), tl.load(firsts + request)

@@ -33,7 +33,12 @@ class Work:
 def verify_sizes(work: Work) -> LaunchSizes:
     """Of a verification: as many columns as leave every multiprocessor a program, so that little is computed twice."""
     block = _block_of(work, most=64 if work.tile == _WIDE_TILE else 128)
-    return LaunchSizes(block=block, part=_part_of(work.key_dim, 32), warps=8 if work.tile == _WIDE_TILE else 4)
+    return LaunchSizes(
+        block=block,
+        part=_part_of(work.key_dim, 32),
+        warps=8 if work.tile == _WIDE_TILE and block > 32 else 4,
+        stages=4 if block <= 32 else 3,
+    )
 
 
 def commit_sizes(work: Work) -> LaunchSizes:

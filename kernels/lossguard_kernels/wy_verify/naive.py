@@ -44,7 +44,7 @@ def after_path(rows: DeltaRows, path: Sequence[int], state: Tensor) -> Tensor:
 def convolve(channels: Tensor, weight: Tensor, past: Tensor, parents: Sequence[int]) -> tuple[Tensor, Tensor]:
     """SiLU of the causal convolution of every node along its path [N, C], and the past after every node.
 
-    ``channels`` [N, C], ``weight`` [C, width], ``past`` [C, width - 1] (oldest first): float64, pasts [N, C, width - 1].
+    ``channels`` [N, C], ``weight`` [C, width], ``past`` [C, width - 1] (oldest first); pasts are [N, C, width - 1].
     """
     outputs, pasts, width = [], [], weight.shape[1]
     for node in range(len(parents)):

@@ -100,9 +100,7 @@ def commit(stash: Stash, forest: Forest, last: Tensor, states: Tensor, slots: Te
     )  # fmt: skip
 
 
-def defer(  # noqa: PLR0913
-    stash: Stash, forest: Forest, last: Tensor, pending: Pending, slots: Tensor, *, most_rows: int
-) -> None:
+def defer(stash: Stash, forest: Forest, last: Tensor, pending: Pending, slots: Tensor, *, most_rows: int) -> None:
     """Append each request's path to ``pending`` in place of the states; nothing of a state is read or written.
 
     ``most_rows`` is the most that any slot may hold afterwards, as far as the host knows (each commit adds at most the

@@ -90,9 +90,9 @@ def verify_kernel(  # noqa: PLR0913
         tl.store(key_copies + wide, k, mask=is_node[:, None] & is_keeper)
     if PENDING > 0:
         recalled, asked = _add_pending(
-            recalled, asked, query_rows, key_rows, is_node, tl.load(old_firsts + request), tl.load(old_counts + request),
-            head, columns, old_keys, old_units, old_updates, old_totals, TILE, HEADS, GROUPS, KEY, PART, VALUE, PENDING,
-            WIDE, CAST,
+            recalled, asked, query_rows, key_rows, is_node, tl.load(old_firsts + request),
+            tl.load(old_counts + request), head, columns, old_keys, old_units, old_updates, old_totals, TILE, HEADS,
+            GROUPS, KEY, PART, VALUE, PENDING, WIDE, CAST,
         )  # fmt: skip
     is_own = nodes[:, None] == nodes[None, :]
     unit = 1.0 / tl.sqrt(key_square + EPSILON)

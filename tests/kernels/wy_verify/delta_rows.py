@@ -39,7 +39,7 @@ class Sizes:
     value_dim: int = 16
 
 
-def delta_rows(  # noqa: PLR0913
+def delta_rows(
     num: int, sizes: Sizes, *, seed: int = 0, aligned: bool = False, decay: float = 0.1, rates: float = 0.0
 ) -> DeltaRows:
     """Views into wide rows, as a layer has them. ``aligned``: all keys point the same way; ``rates``: least beta."""
