@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _COLUMNS = (128, 64, 32, 16)
+_LEAST_COLUMNS = 32
 _MOST_ROWS = 64  # of the state that a program reads at a time
 _WIDE_TILE = 64
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor of the largest devices
@@ -36,7 +37,7 @@ def verify_sizes(work: Work) -> LaunchSizes:
     return LaunchSizes(
         block=block,
         part=_part_of(work.key_dim, 32),
-        warps=8 if work.tile == _WIDE_TILE and block > 32 else 4,
+        warps=8 if work.tile == _WIDE_TILE else 4,  # with 4, tiles of 64 nodes spill
         stages=4 if block <= 32 else 3,
     )
 
@@ -47,9 +48,11 @@ def commit_sizes(work: Work) -> LaunchSizes:
 
 
 def _block_of(work: Work, *, most: int) -> int:
+    """The most columns that leave enough programs; at least 32 where they divide, for rows of whole cache lines."""
     fitting = [block for block in _COLUMNS if block <= most and work.value_dim % block == 0]
-    enough = [block for block in fitting if work.programs * (work.value_dim // block) >= _ENOUGH_PROGRAMS]
-    return enough[0] if enough else min(block for block in fitting if block >= min(32, fitting[0]))
+    allowed = [block for block in fitting if block >= min(_LEAST_COLUMNS, fitting[0])]
+    enough = (block for block in allowed if work.programs * (work.value_dim // block) >= _ENOUGH_PROGRAMS)
+    return next(enough, allowed[-1])
 
 
 def _part_of(key_dim: int, most: int) -> int:
