@@ -82,9 +82,9 @@ def test_trees(kind: str, size: int) -> None:
     assert error_of(case(parents, [37], Sizes(heads=2, key_heads=1)), parents, num_splits=1) <= 1e-5
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_splits", [1, 2, 5])
 def test_ragged_requests_in_parts(num_splits: int) -> None:
-    parents = [parents_of("random", 5), parents_of("roots", 18), [], parents_of("chain", 2)]
+    parents = [parents_of("random", 3), parents_of("roots", 9), [], parents_of("chain", 2)]
     one = case(parents, [0, 50, 7, 16], Sizes())
     assert error_of(one, parents, num_splits=num_splits, tiles=SMALL) <= 1e-5
 
@@ -126,30 +126,21 @@ def test_a_wrong_mask_is_seen() -> None:
     assert error_of(one, [parents_of("chain", 6)], num_splits=1) > 1e-2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["chain", "deep", "random"])
 def test_a_path_moves_together(kind: str) -> None:
     """In all layers; the moved rows are those of the path, and what lay before stays."""
-    parents, sizes = [parents_of(kind, 20, 7), [-1, 0], parents_of("random", 9)], Sizes()
-    layers = [case(parents, [13, 3, 30], sizes) for _ in range(2)]
-    pages, forest = layers[0].pages, layers[0].forest
-    pools = [torch.stack([getattr(layer, name) for layer in layers]) for name in ("keys", "values")]
-    for layer in range(2):
-        for pool, name in zip(pools, ("keys", "values"), strict=True):
-            pool[layer] = getattr(case(parents, [13, 3, 30], sizes), name)
-    last, before = torch.tensor([19, -1, 8]), [pool.clone() for pool in pools]
-    pages = PageTable(
-        table=torch.randperm(pools[0].shape[1])[: pages.table.numel()].view_as(pages.table),
-        past_lengths=pages.past_lengths,
-    )
-    compact(pools[0], pools[1], pages, forest, last)
-    for pool, old in zip(pools, before, strict=True):
-        for request, (tree, node) in enumerate(zip(parents, last.tolist(), strict=True)):
-            past = int(pages.past_lengths[request])
-            path = list(range(past)) + ([past + step for step in path_of(tree, node)] if node >= 0 else [])
-            for layer in range(2):
-                was = naive.positions_of(old[layer], pages.table[request], past + len(tree))
-                now = naive.positions_of(pool[layer], pages.table[request], past + len(tree))
-                torch.testing.assert_close(now[:, : len(path)], was[:, path], rtol=0, atol=0, equal_nan=True)
+    parents = [parents_of(kind, 20, 7), [-1, 0], parents_of("random", 9)]
+    pages = PageTable(table=torch.randperm(9).view(3, 3), past_lengths=torch.tensor([13, 3, 30]))
+    pools = torch.randn(2, 2, 9, 2, 16, 64)  # keys and values, layers, pages, ...
+    last, before = torch.tensor([19, -1, 8]), pools.clone()
+    compact(pools[0], pools[1], pages, forest_of(parents), last)
+    for request, (tree, node) in enumerate(zip(parents, last.tolist(), strict=True)):
+        past = int(pages.past_lengths[request])
+        path = [*range(past), *(past + step for step in path_of(tree, node))]
+        for pool, old in zip(pools.flatten(0, 1), before.flatten(0, 1), strict=True):
+            was = naive.positions_of(old, pages.table[request], past + len(tree))
+            now = naive.positions_of(pool, pages.table[request], past + len(tree))
+            assert torch.equal(now[:, : len(path)], was[:, path])
 
 
 def path_of(tree: Sequence[int], node: int) -> list[int]:
