@@ -79,7 +79,12 @@ def write(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, pages: PageT
     Raises UsageError LG1901, LG1911 or LG1913.
     """
     require_attention(key, keys, values, pages, forest)
-    if value.shape != key.shape or value.dtype != values.dtype or value.stride()[1:] != (value.shape[2], 1):
+    if (
+        key.shape[1] != keys.shape[1]
+        or value.shape != key.shape
+        or value.dtype != values.dtype
+        or value.stride()[1:] != (value.shape[2], 1)
+    ):
         raise wrong_tensors(f"keys {list(key.shape)} and values {list(value.shape)} of nodes")
     require_triton()
     from lossguard_kernels.tree_attention.move_kernel import write_kernel

@@ -171,6 +171,7 @@ def test_refusals() -> None:
     with pytest.raises(UsageError) as caught:
         compact(keys, values, pages, forest, torch.zeros(1, dtype=torch.int64))
     assert caught.value.code == "LG1911"
-    with pytest.raises(UsageError) as caught:
-        write(keys[:2, :, 0], values[:2, :1, 0], keys, values, pages, forest)
-    assert caught.value.code == "LG1911"
+    for key, value in ((keys[:2, :, 0], values[:2, :1, 0]), (query, query)):
+        with pytest.raises(UsageError) as caught:
+            write(key, value, keys, values, pages, forest)
+        assert caught.value.code == "LG1911"
