@@ -88,3 +88,12 @@ def test_deferred_rows_need_room() -> None:
     with pytest.raises(UsageError) as caught:
         empty_pending(shape, 1, 65, "cpu")
     assert caught.value.code == "LG1901"
+
+
+def test_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    rows, forest, slots = delta_rows(3, SIZES), forest_of([[-1, 0, 0]]), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(UsageError, match="triton") as caught:
+        verify(rows, forest, random_states(1, SIZES), slots)
+    assert caught.value.code == "LG1913"
+    assert verify(rows, forest, random_states(1, SIZES), slots, backend="torch")[0].shape == rows.value.shape
