@@ -15,6 +15,7 @@ from torch import Tensor
 from lossguard_kernels.forests.failures import wrong_tensors
 from lossguard_kernels.forests.forest import Forest
 from lossguard_kernels.forests.interpreter import INTERPRETED, require_triton
+from lossguard_kernels.forests.strides import heads_lie_together
 from lossguard_kernels.tree_attention.pages import PageTable, require_attention, require_pools
 from lossguard_kernels.tree_attention.tiles import Tiles, splits_for, tiles_for
 
@@ -79,12 +80,8 @@ def write(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, pages: PageT
     Raises UsageError LG1901, LG1911 or LG1913.
     """
     require_attention(key, keys, values, pages, forest)
-    if (
-        key.shape[1] != keys.shape[1]
-        or value.shape != key.shape
-        or value.dtype != values.dtype
-        or value.stride()[1:] != (value.shape[2], 1)
-    ):
+    is_fit = key.shape[1] == keys.shape[1] and value.shape == key.shape and value.dtype == values.dtype
+    if not (is_fit and heads_lie_together(value)):
         raise wrong_tensors(f"keys {list(key.shape)} and values {list(value.shape)} of nodes")
     require_triton()
     from lossguard_kernels.tree_attention.move_kernel import write_kernel

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lossguard_kernels.forests.failures import too_many_nodes, wrong_tensors
 from lossguard_kernels.forests.forest import MAX_NODES, Forest
+from lossguard_kernels.forests.strides import heads_lie_together
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _DIMS = range(64, 257, 16)
@@ -53,7 +54,7 @@ def _problem(query: Tensor, keys: Tensor, values: Tensor) -> str | None:
         return f"heads of {dim} channels, where multiples of 16 from {_DIMS.start} to {_DIMS.stop - 1} are taken"
     if query.dtype not in _DTYPES or keys.dtype != query.dtype or values.dtype != query.dtype:
         return f"queries are {query.dtype}, keys {keys.dtype}, values {values.dtype}"
-    if query.stride(2) != 1 or query.stride(1) != dim:
+    if not heads_lie_together(query):
         return "heads of queries do not lie together"
     return None
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lossguard_kernels.forests.failures import too_many_nodes, wrong_tensors
 from lossguard_kernels.forests.forest import MAX_NODES, Forest
+from lossguard_kernels.forests.strides import heads_lie_together
 from lossguard_kernels.wy_verify.rows import DeltaRows, Stash
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -60,6 +61,6 @@ def _layout(rows: DeltaRows) -> str | None:
     for name, tensor in (("queries", rows.query), ("keys", rows.key), ("values", rows.value)):
         if tensor.dtype not in _DTYPES or tensor.dtype != rows.key.dtype:
             return f"{name} are {tensor.dtype}, keys {rows.key.dtype}"
-        if tensor.stride(2) != 1 or tensor.stride(1) != tensor.shape[2]:
+        if not heads_lie_together(tensor):
             return f"heads of {name} do not lie together"
     return None
