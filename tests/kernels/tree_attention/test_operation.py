@@ -82,7 +82,7 @@ def test_trees(kind: str, size: int) -> None:
     assert error_of(case(parents, [37], Sizes(heads=2, key_heads=1)), parents, num_splits=1) <= 1e-5
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 5])
+@pytest.mark.parametrize("num_splits", [1, 3])
 def test_ragged_requests_in_parts(num_splits: int) -> None:
     parents = [parents_of("random", 3), parents_of("roots", 9), [], parents_of("chain", 2)]
     one = case(parents, [0, 50, 7, 16], Sizes())
