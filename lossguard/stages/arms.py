@@ -37,7 +37,13 @@ def served(
         heard=heard,
     )
     with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
+        if workspace.ahead is not None and workspace.ahead.follow(system, progress):
+            progress = _silent  # told already
         return serve_missing(lambda: workspace.engine(system), requests, path, progress, how)
+
+
+def _silent(_num_tokens: int) -> None:
+    """Progress that was told before."""
 
 
 def scored_arms(
