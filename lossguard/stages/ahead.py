@@ -103,12 +103,12 @@ def serving_ahead(workspace: Workspace) -> Iterator[Ahead | None]:
     if workspace.is_offline or not workspace.plan.serve_ahead:
         yield None
         return
-    reasons = {system: why_in_turn(workspace, system) for system in _served_live(workspace)}
-    for system, reason in reasons.items():
-        workspace.folder.log(
-            f"{system.name} is served {f'in its turn: {reason}' if reason else 'ahead, in a process apart'}"
-        )
-    chosen = [system for system, reason in reasons.items() if not reason]
+    chosen = []
+    for system in _served_live(workspace):
+        reason = why_in_turn(workspace, system)
+        where = f"in its turn: {reason}" if reason else "ahead, in a process apart"
+        workspace.folder.log(f"{system.name} is served {where}")
+        chosen += [] if reason else [system]
     if not chosen:
         yield None
         return
