@@ -53,14 +53,18 @@ class Ahead:
             engine = EngineApart(self._workspace.engine(system), self._order(system), self._worker)
             self._wards[system.name].served = self._pool.submit(self._serve, system, engine, requests)
 
-    def follow(self, system: SystemConfig, progress: Callable[[int], None]) -> bool:
-        """Wait until a system's replies are on disk; False if it is not served ahead.
+    def has(self, system: SystemConfig) -> bool:
+        """Whether that system is served ahead; each other one is served when its turn comes."""
+        return system.name in self._wards
+
+    def follow(self, system: SystemConfig, progress: Callable[[int], None]) -> None:
+        """Wait until a system's replies are on disk.
 
         Raises what serving it raised: EngineError LG0212 if the worker died, LG0219 if it is another engine there.
         """
-        ward = self._wards.get(system.name)
-        if ward is None or ward.served is None:
-            return False
+        ward = self._wards[system.name]
+        if ward.served is None:
+            raise AssertionError("begin comes before follow")
         shown, is_done = 0, False
         while not is_done:
             is_done = bool(wait([ward.served], timeout=PROGRESS_SECONDS).done)
@@ -70,7 +74,6 @@ class Ahead:
         for text in ward.notes:
             self._workspace.note(text)
         ward.served.result()
-        return True
 
     def close(self) -> None:
         """End the worker; what it has served is on disk."""
