@@ -77,8 +77,11 @@ class TransformersEngine:
 
     @property
     def is_movable(self) -> bool:
-        """Whether another process serves the same beside this one: on a CPU, where neither holds a device."""
-        return resolve_device(self._spec.options)[0] == "cpu"
+        """Whether another process serves the same beside this one: on a CPU, where neither holds a device.
+
+        A system with ``processes`` has its own, which take the cores already.
+        """
+        return resolve_device(self._spec.options)[0] == "cpu" and self._spec.options.processes == 1
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""
