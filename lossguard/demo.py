@@ -100,7 +100,7 @@ def run_demo(
         budget=target.budget,
         folder=folder,
         resume=resume,
-        serve_ahead=num_cpus_available() > 1,  # systems that take both cores themselves are not movable
+        serve_ahead=target.leaves_a_core and num_cpus_available() > 1,
     )
     return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=target.expected)
 
