@@ -11,7 +11,7 @@ from lossguard.engines.base import Engine, EngineSpec
 from lossguard.engines.registry import engine_factory
 from lossguard.engines.worker_messages import ToldError, connection_of, messages
 from lossguard.errors import LossguardError
-from lossguard.records import Request, ServedOutput
+from lossguard.records import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,6 @@ class ServeRequests:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """All replies have been sent."""
-
-
-Answer = Opened | ServedOutput | Served | ToldError
 
 
 def main(descriptor: int) -> None:

@@ -106,7 +106,7 @@ def serving_ahead(workspace: Workspace) -> Iterator[Ahead | None]:
     if workspace.is_offline or not workspace.plan.serve_ahead:
         yield None
         return
-    chosen = []
+    chosen: list[SystemConfig] = []
     for system in _served_live(workspace):
         reason = why_in_turn(workspace, system)
         where = f"in its turn: {reason}" if reason else "ahead, in a process apart"

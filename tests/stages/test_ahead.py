@@ -44,10 +44,10 @@ def plan_of(
     stack: Stack, candidates: Mapping[str, Mapping[str, Any]], handles: tuple[SystemHandle, ...] = (), **changes: Any
 ) -> Plan:
     """Stock and candidates by the configuration."""
-    tables = {"stock": {}, **candidates}
+    tables: dict[str, Mapping[str, Any]] = {"stock": {}, **candidates}
     systems = {name: SystemConfig(name=name, engine=KIND, options=options) for name, options in tables.items()}
     names = [name for name in candidates if name in systems]
-    given = {"budget": BUDGET, "folder": stack.folder / "runs", "serve_ahead": True, **changes}
+    given: dict[str, Any] = {"budget": BUDGET, "folder": stack.folder / "runs", "serve_ahead": True, **changes}
     return Plan(replace(stack.config, systems=systems), candidates=[*names, *handles], **given)
 
 
