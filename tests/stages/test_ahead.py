@@ -16,13 +16,11 @@ from lossguard.errors import EngineError
 from lossguard.gate import run_gate
 from lossguard.gate_result import GateResult
 from lossguard.listener import SilentListener
-from lossguard.plan import Budget, Plan, SystemHandle
+from lossguard.plan import Plan, SystemHandle
 from lossguard.records import Verdict
-from tests.gate.conftest import Stack, make_stack
+from tests.gate.conftest import BUDGET, Stack, make_stack
 from tests.gate.toy import ToyEngine, handle
 from tests.gate.toy_by_name import KIND, SERVED_BY
-
-BUDGET = Budget(name="ahead", num_requests=200, max_tokens=24, num_calibration=60)
 
 
 @dataclass
