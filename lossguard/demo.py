@@ -15,6 +15,7 @@ from lossguard.config import SystemConfig
 from lossguard.demo_targets import DEFAULT_TARGET, Expectation, demo_target
 from lossguard.gate import run_gate
 from lossguard.gate_result import EXIT_FAIL, EXIT_PASS, GateResult
+from lossguard.host_facts import num_cpus_available
 from lossguard.listener import Listener
 from lossguard.plan import DEFAULT_SEED, Plan
 from lossguard.records import Verdict
@@ -99,6 +100,7 @@ def run_demo(
         budget=target.budget,
         folder=folder,
         resume=resume,
+        serve_ahead=target.leaves_a_core and num_cpus_available() > 1,
     )
     return DemoResult(gate=run_gate(plan, listener=listener, command=command), expected=target.expected)
 

@@ -46,6 +46,8 @@ class DemoTarget:
     """Folders of the checkout, without which there is nothing to judge."""
     budget: Budget
     expected: tuple[Expectation, ...]
+    leaves_a_core: bool = False
+    """Its systems take one thread each, so that test replies are served ahead where there are two cores."""
 
     def config(self, seed: int) -> Config:
         """The built-in configuration, with prompts and the places of faults redrawn by ``seed``.
@@ -98,6 +100,7 @@ HYBRID = DemoTarget(
     needs=("fixtures/hybrid-target", "fixtures/hybrid-dflash2"),
     budget=Budget(name="demo", num_requests=256, max_tokens=96, num_calibration=160),
     expected=_expected("embedded-stock"),
+    leaves_a_core=True,
 )
 SMOLLM2 = DemoTarget(
     name="smollm2",

@@ -26,6 +26,7 @@ from lossguard.plan_file import plan_from_json, plan_to_json, require_same_plan
 from lossguard.records import Claim, Request, ServedOutput
 from lossguard.report.json_report import RunFacts, build_report, claim_to_json
 from lossguard.run_folder import RunFolder, only_process, reading
+from lossguard.stages.ahead import Ahead, serving_ahead
 from lossguard.stages.arms import audited_arms, scored_arms, served
 from lossguard.stages.calibration import Calibration, run_calibration
 from lossguard.stages.doctor import Diagnosis, doctor
@@ -88,7 +89,8 @@ def run_gate(plan: Plan, *, listener: Listener | None = None, command: Sequence[
     with _open_run(plan, listener) as workspace:
         if recorded is not None:
             materialise(workspace, recorded, rules_sha256())
-        return _run(workspace, command)
+        with serving_ahead(workspace) as ahead:
+            return _run(workspace, command, ahead)
 
 
 def run_timing(plan: Plan, *, listener: Listener | None = None, command: Sequence[str] = ()) -> GateResult:
@@ -229,12 +231,14 @@ def _keep_plan(plan: Plan, folder: RunFolder) -> None:
         folder.write_json("plan.json", plan_to_json(plan))
 
 
-def _run(workspace: Workspace, command: Sequence[str]) -> GateResult:
+def _run(workspace: Workspace, command: Sequence[str], ahead: Ahead | None = None) -> GateResult:
     run = _run_facts(workspace, command)
     requests = prepare_requests(workspace)
     fingerprints = run_fingerprints(workspace)
     if not workspace.is_offline:
         require_exercises(workspace)
+        if ahead is not None:
+            ahead.begin(requests.test)
         estimate_cost(workspace, requests)
     calibration = run_calibration(workspace, requests)
     power = _power(workspace, requests, calibration)

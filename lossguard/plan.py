@@ -69,7 +69,8 @@ class Plan:
     differs from stock's: for deterministic stacks (batch-invariant kernels, or float32) only. ``folder`` is the root
     under which run folders are made; ``resume`` continues one. ``record`` is a recorded baseline that stands in for a
     live run of stock. Candidates may be left out only to record a baseline. ``timing`` adds a claim NAME/speed per
-    candidate.
+    candidate. ``serve_ahead`` serves test replies in a second process while this one scores and judges, where engines
+    can be moved (docs/engines.md): it needs a core and the memory of a model more, and changes no verdict.
     Raises UsageError LG0604 for an unknown budget, candidates that are no list, or a name used twice.
     """
 
@@ -86,6 +87,7 @@ class Plan:
     resume: Path | None = None
     record: Path | None = None
     timing: Timing | None = None
+    serve_ahead: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.budget, str):

@@ -42,6 +42,14 @@ def test_both_targets_have_the_same_list_but_for_the_kind_of_speculation() -> No
     assert sum(expected.verdict is Verdict.PASS for expected in HYBRID.expected) == 2
 
 
+def test_a_target_that_is_served_ahead_leaves_a_core_for_it() -> None:
+    config = HYBRID.config(17)
+    assert HYBRID.leaves_a_core
+    assert {system.options["threads"] for system in config.systems.values()} == {1}
+    assert config.scorer.options["threads"] == 1
+    assert not SMOLLM2.leaves_a_core, "its systems take both cores"
+
+
 @TARGETS
 def test_the_seed_redraws_prompts_and_the_places_of_faults(target: DemoTarget) -> None:
     one, other = target.config(1), target.config(2)

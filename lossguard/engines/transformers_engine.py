@@ -14,7 +14,7 @@ from lossguard.engines.model_facts import read_model_facts
 from lossguard.engines.request_checks import RequestLimits, check_requests
 from lossguard.engines.transformers_batches import forced_batches, plan_batches
 from lossguard.engines.transformers_fingerprint import environment_facts
-from lossguard.engines.transformers_loading import resolve_dtype
+from lossguard.engines.transformers_loading import resolve_device, resolve_dtype
 from lossguard.engines.transformers_options import parse_options
 from lossguard.engines.transformers_pool import WorkerPool
 from lossguard.engines.transformers_session import Session, SessionSpec
@@ -74,6 +74,14 @@ class TransformersEngine:
             logit_dtype=resolve_dtype(options, facts)[0],
             concurrency=options.batch_size,
         )
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether another process serves the same beside this one: on a CPU, where neither holds a device.
+
+        A system with ``processes`` has its own, which take the cores already.
+        """
+        return resolve_device(self._spec.options)[0] == "cpu" and self._spec.options.processes == 1
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""

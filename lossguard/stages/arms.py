@@ -36,8 +36,17 @@ def served(
         waves=waves_of(exercise, requests) if exercise.shapes_traffic else (),
         heard=heard,
     )
-    with workspace.listener.stage(f"{system.name}: serving", total, "tokens") as progress:
+    ahead = workspace.ahead if workspace.ahead is not None and workspace.ahead.has(system) else None
+    title = f"{system.name}: serving" if ahead is None else f"{system.name}: serving, begun ahead"
+    with workspace.listener.stage(title, total, "tokens") as progress:
+        if ahead is not None:
+            ahead.follow(system, progress)
+            progress = _silent  # told already
         return serve_missing(lambda: workspace.engine(system), requests, path, progress, how)
+
+
+def _silent(_num_tokens: int) -> None:
+    """Progress that was told before."""
 
 
 def scored_arms(

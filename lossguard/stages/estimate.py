@@ -52,7 +52,7 @@ def estimate_cost(workspace: Workspace, requests: RunRequests) -> CostEstimate |
     estimate = cost_of(speed, _size(requests.calibration), _size(requests.test), len(plan.systems))
     workspace.listener.message(
         f"plan: {sizes.name}, {size}, about {in_words(estimate.serving_seconds)} serving, "
-        f"{in_words(estimate.scoring_seconds)} scoring"
+        f"{in_words(estimate.scoring_seconds)} scoring{', side by side' if workspace.ahead else ''}"
     )
     return estimate
 

@@ -28,6 +28,8 @@ from lossguard.stages.engine_opening import Surroundings, create_engine, model_p
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from lossguard.stages.ahead import Ahead
+
 REQUEST_FILES = ("calibration-requests.jsonl", "prompts.json", "requests.jsonl")
 CONTEXT_TOKENS = 4  # of the prompt, before which a reply is detokenised
 CALIBRATION_LOGPROBS = 5  # enough to find the scorer's two best tokens among the reported ones
@@ -51,6 +53,7 @@ class Workspace:
     folder: RunFolder
     listener: Listener
     is_offline: bool = False  # judge what is on disk: no engine and no scorer may start
+    ahead: Ahead | None = None  # who serves test replies in another process
     _engines: dict[str, Engine] = field(default_factory=dict)
     _scorer: Scorer | None = None
     _scorer_facts: Mapping[str, Any] | None = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix, Pace
 from lossguard.engines.model_facts import read_model_facts
 from lossguard.engines.request_checks import RequestLimits, check_requests
@@ -15,7 +17,7 @@ from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
 from lossguard_mechanisms.engine.facts import environment_facts
 from lossguard_mechanisms.engine.loading import SystemSpec
-from lossguard_mechanisms.engine.options import parse_options, resolve_dtype
+from lossguard_mechanisms.engine.options import parse_options, resolve_device, resolve_dtype
 from lossguard_mechanisms.engine.session import Session
 
 SAMPLING = frozenset({"ignore_eos", "min_p", "min_tokens", "seed", "stop_ids", "temperature", "top_k", "top_p"})
@@ -53,6 +55,11 @@ class EmbeddedEngine:
             logit_dtype=resolve_dtype(options, self._spec.facts)[0],
             concurrency=options.slots,
         )
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether another process serves the same beside this one: on a CPU, where neither holds a device."""
+        return torch.device(resolve_device(self._spec.options)[0]).type == "cpu"
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""

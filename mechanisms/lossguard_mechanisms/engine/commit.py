@@ -19,7 +19,7 @@ from torch import Tensor
 from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
 from lossguard_mechanisms.engine.verification import DeltaStash
 from lossguard_mechanisms.targets.rows import Rows
-from lossguard_mechanisms.targets.stateful import RecurrentSlots
+from lossguard_mechanisms.targets.stateful import RecurrentSlots, stretch_of
 from lossguard_mechanisms.trees.tree import Path, Tree
 
 
@@ -68,6 +68,14 @@ def _commit_recurrent(stash: TreeStash, path: Path, last: Tensor, recurrent: Rec
     weights = (end - totals).masked_fill(~_on_path(path, stash.tree.num_nodes)[None, :, None], float("-inf")).exp()
     groups = updates.shape[2] // keys.shape[2]
     weighted = keys.repeat_interleave(groups, 2) * weights[..., None]
+    stretch = stretch_of(stash.rows.slots)
+    if stretch is not None:
+        for states, decay, key, update in zip(
+            recurrent.recurrent, end.exp()[..., None], weighted, updates, strict=True
+        ):
+            part = states[stretch].mul_(decay).flatten(0, 1)
+            part.baddbmm_(key.transpose(-1, -2).flatten(0, 1), update.flatten(0, 1))
+        return
     state = recurrent.recurrent.index_select(1, stash.rows.slots)
     state = end.exp()[..., None] * state + weighted.transpose(-1, -2) @ updates
     recurrent.recurrent.index_copy_(1, stash.rows.slots, state)

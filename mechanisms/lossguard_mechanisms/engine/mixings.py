@@ -9,7 +9,7 @@ from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
 from lossguard_mechanisms.engine.verification import DeltaArithmetic, verify_convolution, verify_delta
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.targets.rows import Rows
-from lossguard_mechanisms.targets.stateful import RecurrentSlots
+from lossguard_mechanisms.targets.stateful import RecurrentSlots, read_slots
 
 
 class CommittedMixing:
@@ -61,7 +61,7 @@ class TreeMixing:
         assert self._stash.sources is not None, "delta layers have convolutions"
         if self._stash.bits is not None:
             return self._convolve_by_kernel(channels, weight, self._stash.sources)
-        past = self._recurrent.conv[len(self._stash.columns)].index_select(0, self._stash.rows.slots)
+        past = read_slots(self._recurrent.conv[len(self._stash.columns)], self._stash.rows.slots)
         mixed, columns = verify_convolution(self._by_tree(channels), weight, past, self._stash.sources)
         self._stash.columns.append(columns)
         return mixed.flatten(0, 1)
@@ -70,7 +70,7 @@ class TreeMixing:
         """See ``Mixing``."""
         if self._stash.bits is not None:
             return self._recur_by_kernel(inputs, self._stash.bits)
-        state = self._recurrent.recurrent[len(self._stash.deltas)].index_select(0, self._stash.rows.slots)
+        state = read_slots(self._recurrent.recurrent[len(self._stash.deltas)], self._stash.rows.slots)
         nodes = DeltaInputs(
             query=self._by_tree(inputs.query),
             key=self._by_tree(inputs.key),

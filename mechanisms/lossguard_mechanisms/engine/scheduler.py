@@ -53,8 +53,9 @@ class Scheduler:
             if sequence.num_unread and budget:
                 chunks.append(Chunk(sequence=sequence, length=min(budget, sequence.num_unread)))
                 budget -= chunks[-1].length
-        decoding = tuple(sequence for sequence in self.running if not sequence.num_unread)
-        return StepPlan(decoding=decoding, chunks=tuple(chunks))
+        decoding = [sequence for sequence in self.running if not sequence.num_unread]
+        decoding.sort(key=lambda sequence: sequence.slot)  # as their states lie, so that these need not be gathered
+        return StepPlan(decoding=tuple(decoding), chunks=tuple(chunks))
 
     def retire(self) -> list[Sequence]:
         """Take out the sequences that have ended, and give back what they held."""

@@ -14,6 +14,9 @@ from lossguard_mechanisms.targets.gated_delta import convolve_chunk, delta_chunk
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.targets.rows import Rows
 
+MOST_GAPS = 2
+"""Slots passed over for each that is stepped: each costs two passes over a state less than a copy there and back."""
+
 
 class KeyValues(Protocol):
     """Keys and values of all attention layers; pages or slots are the caller's business."""
@@ -65,7 +68,7 @@ class RecurrentSlots:
     def convolve(self, layer: int, rows: Rows, channels: Tensor, weight: Tensor) -> Tensor:
         """As ``Mixing.convolve``, from and into the slots of ``rows``."""
         pool = self.conv[self._place[layer]]
-        past = pool.index_select(0, rows.slots)
+        past = read_slots(pool, rows.slots)
         mixed, after = convolve_chunk(rows.pad(channels), weight, past, rows.ragged_lengths)
         pool.index_copy_(0, rows.slots, after.to(pool.dtype))
         return rows.unpad(mixed)
@@ -73,14 +76,11 @@ class RecurrentSlots:
     def recur(self, layer: int, rows: Rows, inputs: DeltaInputs) -> Tensor:
         """As ``Mixing.recur``, from and into the slots of ``rows``: by steps for single tokens, else by chunks."""
         pool = self.recurrent[self._place[layer]]
-        state = pool.index_select(0, rows.slots)
         if rows.longest == 1:
-            mixed, after = delta_step(inputs, state, out=state)  # a copy already
-        else:
-            outputs, after = delta_chunks(_padded(rows, inputs), state)
-            mixed = rows.unpad(outputs)
+            return _step_in_place(pool, rows.slots, inputs)
+        outputs, after = delta_chunks(_padded(rows, inputs), read_slots(pool, rows.slots))
         pool.index_copy_(0, rows.slots, after)
-        return mixed
+        return rows.unpad(outputs)
 
 
 class SlotKeyValues:
@@ -136,6 +136,53 @@ class StatefulMixing:
     def recur(self, layer: int, inputs: DeltaInputs) -> Tensor:
         """See ``Mixing``."""
         return self._recurrent.recur(layer, self._rows, inputs)
+
+
+def stretch_of(slots: Tensor) -> slice | None:
+    """The stretch that ascending slots without a gap are; None for others, and on devices, which are not asked."""
+    if slots.device.type != "cpu":
+        return None
+    first = int(slots[0])
+    stretch = slice(first, first + slots.shape[0])
+    return stretch if torch.equal(slots, torch.arange(stretch.start, stretch.stop)) else None
+
+
+def read_slots(pool: Tensor, slots: Tensor) -> Tensor:
+    """What ``pool`` holds in ``slots``, to be read only: in place where they are a stretch, else a copy."""
+    stretch = stretch_of(slots)
+    return pool.index_select(0, slots) if stretch is None else pool[stretch]
+
+
+def _step_in_place(pool: Tensor, slots: Tensor, inputs: DeltaInputs) -> Tensor:
+    """One token of each of the slots. States are large and inputs small: on a CPU no state is copied for a few gaps."""
+    stretch = stretch_of(slots)
+    if stretch is not None:
+        return delta_step(inputs, pool[stretch], out=pool[stretch])[0]
+    if slots.device.type == "cpu":
+        first, last = int(slots.min()), int(slots.max())
+        if last - first < MOST_GAPS * slots.shape[0]:
+            return _step_over_gaps(pool[first : last + 1], slots - first, inputs)
+    state = pool.index_select(0, slots)
+    mixed, after = delta_step(inputs, state, out=state)
+    pool.index_copy_(0, slots, after)
+    return mixed
+
+
+def _step_over_gaps(states: Tensor, places: Tensor, inputs: DeltaInputs) -> Tensor:
+    """One token at each of ``places`` of ``states``; the others get an all-zero token, which the rule passes over."""
+
+    def spread(x: Tensor) -> Tensor:
+        return x.new_zeros((states.shape[0], *x.shape[1:])).index_copy_(0, places, x)
+
+    whole = DeltaInputs(
+        query=spread(inputs.query),
+        key=spread(inputs.key),
+        value=spread(inputs.value),
+        log_decay=spread(inputs.log_decay),
+        beta=spread(inputs.beta),
+    )
+    mixed, _ = delta_step(whole, states, out=states)
+    return mixed.index_select(0, places)
 
 
 def _padded(rows: Rows, inputs: DeltaInputs) -> DeltaInputs:

@@ -187,3 +187,14 @@ def test_a_changed_weight_is_noticed(folder: Path, tmp_path: Path) -> None:
     weights.write_bytes(bytes(data))
     with pytest.raises(IntegrityError, match="LG1305"):
         list(engine(tmp_path).serve(requests(1)))
+
+
+def test_a_changed_drafter_is_noticed(folder: Path, tmp_path: Path) -> None:
+    save_drafter(random_drafter("dflash2", pair("qwen3_5_text").ours, seed=1), tmp_path, dtype=torch.float32)
+    write_manifest(tmp_path, {"made_by": "a test"})
+    weights = tmp_path / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(IntegrityError, match="LG1305"):
+        list(engine(folder, drafter=str(tmp_path)).serve(requests(1)))

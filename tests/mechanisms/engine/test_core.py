@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from lossguard.records import Request
-from tests.mechanisms.engine.doubles import core_of, knowing_speculation, random_prompts, request, serve
+from tests.mechanisms.engine.doubles import core_of, job_of, knowing_speculation, random_prompts, request, serve
 from tests.mechanisms.targets.tiny import FAMILIES, pair
 
 NUM_NEW = 12
@@ -83,3 +83,29 @@ def test_min_tokens_bans_stop_ids_first() -> None:
     assert whole[0] not in plain[:4]
     speculation = knowing_speculation({(5, 6): plain})
     assert serve(core_of(target, speculation=speculation), [asked])["a"] == plain
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_cancelled_requests_free_what_they_held_wherever_they_are(drafts: bool) -> None:  # noqa: FBT001
+    target = pair("qwen3_5_text").ours
+    asked = [request(name, prompt, 10) for name, prompt in zip("abcd", random_prompts(4, seed=5), strict=True)]
+    whole = serve(core_of(target, slots=1), asked)
+    told = {item.prompt_ids: whole[item.id] for item in asked}
+    core = core_of(target, slots=3, chunk=3, speculation=knowing_speculation(told) if drafts else None)
+    for item in asked:
+        core.add(job_of(item))
+    while not any(sequence.served for sequence in core.running):
+        core.step()
+    decoding = next(sequence.job.request.id for sequence in core.running if sequence.served)
+    reading = next(sequence.job.request.id for sequence in core.running if sequence.num_unread)
+    (waiting,) = {item.id for item in asked} - {sequence.job.request.id for sequence in core.running}
+    for name in (decoding, reading, waiting):
+        assert core.cancel(name)
+        assert not core.cancel(name), "it is gone"
+        core.check_integrity()
+    (rest,) = {item.id for item in asked} - {decoding, reading, waiting}
+    assert serve(core, []) == {rest: whole[rest]}
+    again = serve(core, asked[:2])
+    assert again == {item.id: whole[item.id] for item in asked[:2]}, (
+        "nothing of the cancelled is left in slots and pages"
+    )

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lossguard_mechanisms.targets.decoder import Target
+from lossguard_mechanisms.targets.gated_delta import delta_step
+from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.targets.naive import NaiveMixing
 from lossguard_mechanisms.targets.rows import rows_of
 from lossguard_mechanisms.targets.stateful import StatefulMixing
@@ -64,6 +66,31 @@ def test_other_slots_are_left_alone(family: str) -> None:
     for old, new in zip(before, after, strict=True):
         assert torch.equal(old[:, [0, 2]], new[:, [0, 2]])
         assert not torch.equal(old[:, 1], new[:, 1])
+
+
+@pytest.mark.parametrize("slots", [[2, 3, 4], [4, 2, 3], [5, 0, 2, 4], [0, 9]])
+def test_single_tokens_change_states_where_they_lie(slots: list[int]) -> None:
+    """A stretch of slots, one out of order, one with gaps, and two far apart: as if each were gathered."""
+    target = target_of("qwen3_5_text")
+    memory = memory_for(target, num_slots=10)
+    memory.recurrent.recurrent.normal_()
+    (layer, *_), shape = target.config.delta_layers, target.config.delta
+    assert shape is not None
+    states = memory.recurrent.recurrent[memory.recurrent.place_of(layer)]
+    before, count = states.clone(), len(slots)
+    inputs = DeltaInputs(
+        query=torch.randn(count, shape.num_key_heads, shape.key_dim, dtype=torch.float64),
+        key=torch.randn(count, shape.num_key_heads, shape.key_dim, dtype=torch.float64),
+        value=torch.randn(count, shape.num_value_heads, shape.value_dim, dtype=torch.float64),
+        log_decay=-torch.rand(count, shape.num_value_heads, dtype=torch.float64),
+        beta=torch.rand(count, shape.num_value_heads, dtype=torch.float64),
+    )
+    mixed = memory.recurrent.recur(layer, rows_of(slots, [3] * count, [1] * count), inputs)
+    expected, after = delta_step(inputs, before[slots])
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(states[slots], after, rtol=0, atol=1e-12)
+    others = [slot for slot in range(10) if slot not in slots]
+    assert torch.equal(states[others], before[others])
 
 
 @pytest.mark.parametrize("family", HYBRIDS)
