@@ -18,6 +18,7 @@ from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
 
 
 def request(name: str, prompt: Sequence[int], max_tokens: int, **sampling: object) -> Request:
@@ -149,6 +150,32 @@ class KnowingDrafter:
             (token + 1) % self._vocab_size if chance < self._error_rate else token
             for token, chance in zip(truth, wrong, strict=True)
         ]
+
+
+class BranchingDrafter(KnowingDrafter):
+    """Names several candidates a depth, the reply's own token at a random rank if at all, and scores their pairs."""
+
+    num_candidates = 4
+
+    def draft(self, state: DrafterState, rows: Rows, anchors: Tensor, *, num_depths: int | None = None) -> Lattice:
+        chain = super().draft(state, rows, anchors, num_depths=num_depths).chain
+        shape = (*chain.shape, self.num_candidates)
+        first = torch.randint(0, self.num_candidates, chain.shape, generator=self._generator)[..., None]
+        ids = (chain[..., None] + torch.arange(self.num_candidates) - first) % self._vocab_size
+        raw = torch.randn(*chain.shape, self.num_candidates + 3, generator=self._generator)
+        log_probs = raw.log_softmax(-1).sort(dim=-1, descending=True).values[..., : self.num_candidates]
+        edges = torch.randn(*shape, self.num_candidates, generator=self._generator)
+        return Lattice(ids=ids, log_probs=log_probs, chain=chain, edges=edges, confidence=None)
+
+
+def branching_speculation(
+    replies: Mapping[tuple[int, ...], Sequence[int]], policy: str, *, num_nodes: int = 9, vocab_size: int = 53
+) -> Speculation:
+    """Tree speculation with a drafter that often names the reply's tokens."""
+    drafter = BranchingDrafter(replies, num_depths=4, vocab_size=vocab_size, error_rate=0.2)
+    sizes = LatticeSizes(drafter=drafter.name, num_depths=4, num_candidates=drafter.num_candidates)
+    chosen, _ = policy_for(TreeOrder(policy=policy, num_nodes=num_nodes), sizes)
+    return Speculation(drafter=drafter, policy=chosen, acceptance=SampleAndMatch())
 
 
 def knowing_speculation(

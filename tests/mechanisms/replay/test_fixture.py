@@ -54,7 +54,7 @@ def test_policies_come_in_the_order_in_which_they_must(name: str) -> None:
 
 def test_edges_are_worth_more_than_marginals() -> None:
     """DFlash2's selector knows which neighbours go together."""
-    found = compare("dflash2", load("dflash2"), ["best-first", "best-first-edges"], [16])
+    found = compare("dflash2", load("dflash2"), ["ddtree", "best-first"], [16])
     marginals, edges = (result.tau[ALL].value for result in found.results)
     assert marginals is not None
     assert edges is not None
