@@ -79,10 +79,7 @@ def test_an_improbable_draw_is_the_likeliest_of_a_tail_and_strikes_once() -> Non
     greedy = improbable_draw(context_of(make_requests(1)), every=1)
     assert all(greedy(torch.zeros(1, at, dtype=torch.int64), SCORES) is SCORES for at in range(70))
     with pytest.raises(ValueError, match="no token has a tail"):
-        [
-            processor(torch.zeros(1, context.prompt_length + at, dtype=torch.int64), 0 * SCORES[:, :1])
-            for at in range(32)
-        ]
+        improbable_draw(context, every=1, window=(4, 4))(torch.zeros(1, context.prompt_length + 4), 0 * SCORES)
 
 
 def penalised(scores: torch.Tensor, ids: torch.Tensor, penalty: float) -> torch.Tensor:

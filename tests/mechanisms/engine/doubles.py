@@ -13,6 +13,7 @@ from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.counter_random import request_key
 from lossguard_mechanisms.engine.decoding import DecodeStage, Speculation
+from lossguard_mechanisms.engine.loading import StageMaker
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
@@ -46,6 +47,7 @@ def core_of(
     page_size: int = 4,
     chunk: int = 16,
     speculation: Speculation | None = None,
+    make_stage: StageMaker = DecodeStage,
 ) -> EngineCore:
     """A small core over a target in its own dtype."""
     surplus = 1 if speculation is None else speculation.policy.num_nodes
@@ -59,7 +61,7 @@ def core_of(
         device=torch.device("cpu"),
     )
     memory = Memory(target.config, sizes, drafter=None if speculation is None else speculation.drafter)
-    stage = DecodeStage(target.config, memory, speculation)
+    stage = make_stage(target.config, memory, speculation)
     return EngineCore(target, memory, prefill_chunk=chunk, stage=stage)
 
 

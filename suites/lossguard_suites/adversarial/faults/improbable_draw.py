@@ -40,10 +40,19 @@ class ImprobableDraw(LogitsProcessor):
         return int(ids[inside[-1]])
 
 
-def improbable_draw(context: BatchContext, *, every: int = 20, seed: int = 0, tail: float = 1e-6) -> ImprobableDraw:
+def improbable_draw(
+    context: BatchContext,
+    *,
+    every: int = 20,
+    seed: int = 0,
+    tail: float = 1e-6,
+    window: tuple[int, int] = (4, 40),
+) -> ImprobableDraw:
     """O10. One token in one sampled reply of ``every``; greedy replies are served right."""
-    lengths = hit_lengths(context, every=every, seed=seed, window=(4, 40))
+    lengths = hit_lengths(context, every=every, seed=seed, window=window)
     sampled = {
-        row: item.sampling.temperature for row, item in enumerate(context.requests) if not item.sampling.is_greedy
+        row: request.sampling.temperature
+        for row, request in enumerate(context.requests)
+        if row in lengths and not request.sampling.is_greedy
     }
-    return ImprobableDraw({row: lengths[row] for row in lengths if row in sampled}, sampled, tail=tail)
+    return ImprobableDraw({row: lengths[row] for row in sampled}, sampled, tail=tail)

@@ -127,7 +127,7 @@ OWN = (
             parameter="every",
             published=20,
             weaker=(40,),
-            meaning="one reply in so many has one token that, with all less likely ones, has a millionth of probability",
+            meaning="one reply in so many has one token that, with all less likely ones, has a probability of 1e-6",
         ),
         plants=(processor("improbable_draw:improbable_draw"),),
         seen_by=("sampling",),
