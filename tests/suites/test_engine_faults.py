@@ -1,4 +1,4 @@
-"""Faults in the embedded engine's own steps: each strikes, none without it, and the gate sees them on the real model."""
+"""Faults in the embedded engine's own steps: each strikes, none without it, and the gate sees them."""
 
 from __future__ import annotations
 

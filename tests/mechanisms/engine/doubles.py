@@ -21,6 +21,8 @@ from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows
 from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
 
+PAGE_SIZE = 4
+
 
 def request(name: str, prompt: Sequence[int], max_tokens: int, **sampling: object) -> Request:
     """A request for a small vocabulary."""
@@ -44,7 +46,6 @@ def core_of(
     *,
     slots: int = 4,
     pages: int = 64,
-    page_size: int = 4,
     chunk: int = 16,
     speculation: Speculation | None = None,
     make_stage: StageMaker = DecodeStage,
@@ -54,8 +55,8 @@ def core_of(
     sizes = MemorySizes(
         num_slots=slots,
         num_pages=pages,
-        page_size=page_size,
-        capacity=pages * page_size,
+        page_size=PAGE_SIZE,
+        capacity=pages * PAGE_SIZE,
         num_surplus=surplus,
         dtype=target.embedding.weight.dtype,
         device=torch.device("cpu"),

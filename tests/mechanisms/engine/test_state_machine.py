@@ -51,7 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
         speculation = knowing_speculation(_expected(), num_drafts=3) if self.is_speculative else None
         if self.policy:
             speculation = branching_speculation(_expected(), self.policy, num_nodes=6)
-        self.core: EngineCore = core_of(_target(), slots=3, pages=14, page_size=4, chunk=5, speculation=speculation)
+        self.core: EngineCore = core_of(_target(), slots=3, pages=14, chunk=5, speculation=speculation)
         self.live: dict[str, Request] = {}
         self.count = 0
 
