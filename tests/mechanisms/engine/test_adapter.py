@@ -156,6 +156,20 @@ def test_speculation_reports_what_it_did_and_serves_the_same(folder: Path, draft
         served.forced_decode([])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_drafter_alone_is_its_chain_to_the_last_bit(folder: Path, drafter: Path, dtype: str) -> None:
+    default, chain, whole = (
+        {output.request_id: output for output in served.serve(requests(4, logprobs=3))}
+        for served in (
+            engine(folder, drafter=str(drafter), dtype=dtype, **options)
+            for options in ({}, {"policy": "chain"}, {"policy": "chain", "num_drafts": 7})
+        )
+    )
+    for name, output in default.items():
+        for other in (chain[name], whole[name]):
+            assert (other.ids, other.logprobs, other.telemetry) == (output.ids, output.logprobs, output.telemetry)
+
+
 def test_trees_are_options_and_their_scores_are_a_fact(folder: Path, drafter: Path) -> None:
     plain = {output.request_id: output.ids for output in engine(folder).serve(requests(5))}
     served = engine(folder, drafter=str(drafter), policy="best-first", nodes=12, depth=4)
