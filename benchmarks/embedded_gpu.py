@@ -25,6 +25,8 @@ from torch.profiler import profile as torch_profile
 
 from benchmarks.replayed_tables import made_up_table, recorded_table
 from lossguard.records import Request, SamplingParams
+from lossguard_mechanisms.drafters.fresh import AnyDrafter
+from lossguard_mechanisms.drafters.lattice import TOP_K
 from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.decoding import Speculation
@@ -38,6 +40,8 @@ from lossguard_mechanisms.engine.shapes import TARGETS, drafter_of_shape, drafte
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.decoder import Target
+from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
+from lossguard_mechanisms.trees.names import CHAIN, POLICIES
 
 DTYPE = torch.bfloat16
 PAGE_SIZE = 64
@@ -54,13 +58,13 @@ class Setting:
     shape: str
     target: Target
     model: ServedModel
-    speculation: Speculation
+    chain: Speculation
+    tree: Speculation | None
     device: torch.device
     acceleration: Acceleration
 
-    def core(self, table: ReplayTable, batch: int, *, is_speculative: bool) -> EngineCore:
+    def core(self, table: ReplayTable, batch: int, speculation: Speculation | None) -> EngineCore:
         """An engine of ``batch`` slots with graphs, on the shared weights."""
-        speculation = self.speculation if is_speculative else None
         sizes = MemorySizes(
             num_slots=batch,
             num_pages=batch * (CAPACITY // PAGE_SIZE),
@@ -129,16 +133,20 @@ def main() -> None:
 def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Step times, tokens per step and the ratio of the two sides' tokens per second."""
     table = _table(setting, batch, arguments)
-    requests = _requests(table, batch, setting.target.config.vocab_size)
-    plain = Side(setting.core(table, batch, is_speculative=False), requests)
-    chain = Side(setting.core(table, batch, is_speculative=True), requests)
-    plain_blocks, chain_blocks = [], []
+    requests = _requests(table, batch, setting)
+    plain = Side(setting.core(table, batch, None), requests)
+    chain = Side(setting.core(table, batch, setting.chain), requests)
+    tree = None if setting.tree is None else Side(setting.core(table, batch, setting.tree), requests)
+    plain_blocks, chain_blocks, tree_blocks = [], [], []
     for _ in range(arguments.rounds):
         plain_blocks.append(plain.block(PLAIN_STEPS))
         chain_blocks.append(chain.block(CHAIN_STEPS))
+        tree_blocks += [] if tree is None else [tree.block(CHAIN_STEPS)]
     if arguments.profile:
         profile("plain", plain)
         profile("chain", chain)
+        if tree is not None:
+            profile("tree", tree)
     plain_ms = statistics.median(seconds / PLAIN_STEPS for seconds, _ in plain_blocks) * 1e3
     chain_ms = statistics.median(seconds / CHAIN_STEPS for seconds, _ in chain_blocks) * 1e3
     ratios = [
@@ -158,6 +166,25 @@ def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Names
         "speed_up": round(statistics.median(ratios), 3),
         "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
         "tokens_from": "recording" if arguments.recording else f"made up, acceptance {arguments.acceptance}",
+        **_tree_figures(tree_blocks, chain_blocks, plain_blocks, batch),
+    }
+
+
+Block = tuple[float, int]  # seconds, tokens
+
+
+def _tree_figures(tree: list[Block], chain: list[Block], plain: list[Block], batch: int) -> dict[str, Any]:
+    """The tree's own step, and its tokens per second over the chain's and over plain decoding's, block by block."""
+    if not tree:
+        return {}
+    rates = [[tokens / seconds for seconds, tokens in blocks] for blocks in (tree, chain, plain)]
+    over_chain, over_plain = ([a / b for a, b in zip(rates[0], other, strict=True)] for other in rates[1:])
+    return {
+        "tree_step_ms": round(statistics.median(seconds / CHAIN_STEPS for seconds, _ in tree) * 1e3, 3),
+        "tree_tokens_per_step": round(sum(tokens for _, tokens in tree) / (len(tree) * CHAIN_STEPS * batch), 3),
+        "tree_over_chain": round(statistics.median(over_chain), 3),
+        "tree_over_chain_range": [round(min(over_chain), 3), round(max(over_chain), 3)],
+        "tree_over_plain": round(statistics.median(over_plain), 3),
     }
 
 
@@ -185,10 +212,23 @@ def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace
         shape=shape,
         target=target,
         model=FusedTarget(target) if arguments.compiled else target,
-        speculation=Speculation(drafter=drafter, policy=ChainPolicy(arguments.drafts), acceptance=SampleAndMatch()),
+        chain=Speculation(drafter=drafter, policy=ChainPolicy(arguments.drafts), acceptance=SampleAndMatch()),
+        tree=_tree_of(drafter, config, arguments),
         device=device,
         acceleration=Acceleration(has_kernels=has_kernels, is_compiled=arguments.compiled),
     )
+
+
+def _tree_of(drafter: AnyDrafter, config: TargetConfig, arguments: argparse.Namespace) -> Speculation | None:
+    """The trees to time, if any are asked for: they need a recording's candidates."""
+    if arguments.policy == CHAIN:
+        return None
+    if arguments.recording is None:
+        raise SystemExit(f"--policy {arguments.policy} needs --recording: a made-up table has no candidates")
+    candidates = min(TOP_K, config.vocab_size)
+    sizes = LatticeSizes(drafter=drafter.name, num_depths=arguments.drafts, num_candidates=candidates)
+    policy, _ = policy_for(TreeOrder(policy=arguments.policy, num_nodes=arguments.nodes), sizes)
+    return Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
 
 
 def read_bandwidth(device: torch.device) -> float:
@@ -220,10 +260,15 @@ def step_bytes(target: Target, batch: int, context: int) -> int:
 
 
 def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> ReplayTable:
-    length = CAPACITY - NUM_PROMPT - arguments.drafts - 1
+    length = CAPACITY - NUM_PROMPT - _surplus(setting)
     if arguments.recording is not None:
         return recorded_table(
-            arguments.recording, batch=batch, length=length, num_drafts=arguments.drafts, device=setting.device
+            arguments.recording,
+            batch=batch,
+            length=length,
+            num_drafts=arguments.drafts,
+            device=setting.device,
+            has_lattices=setting.tree is not None,
         )
     return made_up_table(
         batch=batch,
@@ -235,10 +280,15 @@ def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> Repla
     )
 
 
-def _requests(table: ReplayTable, batch: int, vocab_size: int) -> list[Request]:
+def _surplus(setting: Setting) -> int:
+    """Rows past a reply's end that a verification may write."""
+    return max(item.policy.num_nodes for item in (setting.chain, setting.tree) if item is not None)
+
+
+def _requests(table: ReplayTable, batch: int, setting: Setting) -> list[Request]:
     generator = torch.Generator().manual_seed(2)
-    prompts = torch.randint(0, vocab_size, (batch, NUM_PROMPT), generator=generator).tolist()
-    longest = CAPACITY - NUM_PROMPT - table.num_drafts - 1
+    prompts = torch.randint(0, setting.target.config.vocab_size, (batch, NUM_PROMPT), generator=generator).tolist()
+    longest = CAPACITY - NUM_PROMPT - _surplus(setting)
     return [
         Request(
             id=name,
@@ -256,6 +306,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", default="qwen3-8b,qwen3.5-4b")
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--drafts", type=int, default=7)
+    parser.add_argument("--policy", default=CHAIN, choices=POLICIES, help="trees to time beside the chain")
+    parser.add_argument("--nodes", type=int, default=16, help="drafted tokens of a tree")
     parser.add_argument("--acceptance", type=float, default=0.8)
     parser.add_argument("--recording", type=Path, default=None)
     parser.add_argument("--rounds", type=int, default=5)

@@ -32,6 +32,9 @@ tokens and replies of 64.
 
 Strengths are those at which a fault was met, or the nearest that such a model can show; every fault takes a weaker one
 (`fault("kept-drafts").at_strength(0.1)`), and none has an effect at its zero.
+
+F1, F2, F3, F23, F24 and F27 are planted in the embedded engine's own steps too, where drafts and states are real:
+`lossguard_suites.adversarial.engine_faults`, [trees.md](trees.md).
 """
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lossguard_suites.adversarial.faults.ignored_parameters import ignored_penalty, thin_penalty, unmasked_bonus
+from lossguard_suites.adversarial.faults.improbable_draw import improbable_draw
 from lossguard_suites.adversarial.faults.sampled_faults import (
     DRAFT_TEMPERATURE,
     early_nucleus,
@@ -64,6 +65,21 @@ def test_the_best_token_is_served_only_where_replies_are_sampled() -> None:
     assert served(served_greedily).tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     greedy = served_greedily(context_of(make_requests(1)))
     assert greedy(IDS, SCORES) is SCORES
+
+
+def test_an_improbable_draw_is_the_likeliest_of_a_tail_and_strikes_once() -> None:
+    context = context_of(make_requests(1, temperature=2.0))
+    probabilities = (SCORES[0] / 2.0).softmax(dim=-1)
+    tails = probabilities.flip(0).cumsum(0).flip(0)  # scores descend
+    processor = improbable_draw(context, every=1, tail=float(tails[3]) + 1e-6)
+    found = [processor(torch.zeros(1, context.prompt_length + at, dtype=torch.int64), SCORES) for at in range(32)]
+    struck = [scores for scores in found if scores is not SCORES]
+    assert len(struck) == 1
+    assert struck[0].softmax(dim=-1)[0].tolist() == [0.0, 0.0, 0.0, 1.0, 0.0]
+    greedy = improbable_draw(context_of(make_requests(1)), every=1)
+    assert all(greedy(torch.zeros(1, at, dtype=torch.int64), SCORES) is SCORES for at in range(70))
+    with pytest.raises(ValueError, match="no token has a tail"):
+        improbable_draw(context, every=1, window=(4, 4))(torch.zeros(1, context.prompt_length + 4), 0 * SCORES)
 
 
 def penalised(scores: torch.Tensor, ids: torch.Tensor, penalty: float) -> torch.Tensor:

@@ -20,6 +20,7 @@ MAX_TOKENS = 32
 
 FIRM: Mapping[str, Mapping[str, Any]] = {
     "wrong-token": {"every": 1},
+    "improbable-draws": {"every": 1, "tail": 0.01},
     "rare-bias": {"every": 1},
     "noisy-cache": {"longer_than": 20},
     "neighbours-count": {"probability": 1.0},

@@ -30,7 +30,7 @@ def load_drafter(folder: Path, target: Target) -> AnyDrafter:
     """
     if (folder / MANIFEST_NAME).is_file():
         verify_files(folder)
-    config = _read_config(folder)
+    config = read_drafter_config(folder)
     last = max(config.feature_layers)
     if last >= target.config.num_layers:
         raise _incomplete(f"{folder} reads layer {last}, the target has {target.config.num_layers}")
@@ -52,7 +52,8 @@ def save_drafter(drafter: AnyDrafter, folder: Path, *, dtype: torch.dtype) -> No
     save_file(tensors, folder / WEIGHTS_NAME, metadata={"format": "pt"})
 
 
-def _read_config(folder: Path) -> DrafterConfig:
+def read_drafter_config(folder: Path) -> DrafterConfig:
+    """The config of a drafter's folder. Raises UsageError LG1401 or LG1402, IntegrityError LG1403."""
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise _incomplete(f"{folder} has no {CONFIG_NAME}")

@@ -5,7 +5,7 @@ Nothing it reports decides anything: tokens, times and acceptance are the client
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from lossguard.engines.model_facts import read_model_facts
 from lossguard.engines.request_checks import RequestLimits, check_requests
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
+from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.facts import environment_facts
-from lossguard_mechanisms.engine.loading import SystemSpec
+from lossguard_mechanisms.engine.loading import SystemSpec, load_core
 from lossguard_mechanisms.engine.options import parse_options, resolve_device, resolve_dtype
 from lossguard_mechanisms.engine.session import Session
+from lossguard_mechanisms.engine.tree_options import require_policy
 
 SAMPLING = frozenset({"ignore_eos", "min_p", "min_tokens", "seed", "stop_ids", "temperature", "top_k", "top_p"})
 MAX_LOGPROBS = 100
@@ -28,17 +30,19 @@ DRAFT_COLUMNS = frozenset({"accepted", "after_rejection", "block_position", "dra
 class EmbeddedEngine:
     """Serves through ``EngineCore``; see ``lossguard.engines.base.Engine`` for the contract of each method."""
 
-    def __init__(self, spec: EngineSpec) -> None:
-        """Reads options and ``config.json``; weights are loaded by the first ``serve``.
+    def __init__(self, spec: EngineSpec, *, load: Callable[[SystemSpec], EngineCore] = load_core) -> None:
+        """Reads options and ``config.json``, of the drafter of trees too; weights are loaded by the first ``serve``.
 
-        Raises UsageError LG0204 (options), LG0205 (a named function cannot be imported) or LG0206 (no model folder).
+        Raises UsageError LG0204 (options), LG0205 (a named function cannot be imported), LG0206 (no model folder),
+        LG1901 or LG1903 (a tree that the drafter's lattice does not have), LG1401 or LG1402 (no drafter's folder).
         """
         options = parse_options(spec)
         for extension in options.extensions:
             extension.load()
         facts = read_model_facts(spec.model_path)
         self._spec = SystemSpec(name=spec.name, model_path=spec.model_path, options=options, facts=facts)
-        self._session = Session(self._spec)
+        require_policy(options, vocab_size=facts.vocab_size)
+        self._session = Session(self._spec, load)
 
     @property
     def capabilities(self) -> Capabilities:

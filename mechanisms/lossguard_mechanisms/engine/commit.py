@@ -39,8 +39,18 @@ class TreeStash:
 
 def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_values: PagedKeyValues) -> None:
     """Make the tokens of ``path`` part of the sequences' states. A stash can be committed once."""
+    commit_key_values(stash, path, key_values)
+    commit_states(stash, path, recurrent)
+
+
+def commit_key_values(stash: TreeStash, path: Path, key_values: PagedKeyValues) -> None:
+    """Bring the path's keys and values together; a chain's are in place already."""
     if not stash.tree.is_chain:
-        key_values.move(stash.layout, path.nodes)  # a chain's nodes are in place already
+        key_values.move(stash.layout, path.nodes)
+
+
+def commit_states(stash: TreeStash, path: Path, recurrent: RecurrentSlots) -> None:
+    """Fold the path into recurrent and convolution states."""
     if stash.deltas:
         last = path.nodes.gather(1, path.num_nodes[:, None] - 1)  # [B, 1]
         if stash.bits is not None:

@@ -17,7 +17,7 @@ from lossguard_mechanisms.engine.model import ServedModel
 from lossguard_mechanisms.engine.replies import report_logprobs, row_sampling
 from lossguard_mechanisms.engine.sampler import best_ids, choose
 from lossguard_mechanisms.engine.scheduler import Chunk, Scheduler, StepPlan
-from lossguard_mechanisms.engine.sequence import Job, Sequence
+from lossguard_mechanisms.engine.sequence import NOTHING_DRAFTED, Drafted, Job, Sequence
 from lossguard_mechanisms.targets.joined import JoinedMixing
 from lossguard_mechanisms.targets.mixing import Mixing
 from lossguard_mechanisms.targets.rows import Rows, rows_of
@@ -169,7 +169,8 @@ class EngineCore:
     def _advance(self, sequences: Several[Sequence], decoded: DecodedStep) -> None:
         for sequence, tokens, size in zip(sequences, decoded.tokens, decoded.sizes, strict=True):
             sequence.num_computed += size
-            sequence.advance(tokens[:size], num_drafted=self._stage.num_nodes - 1, batch_size=len(sequences))
+            drafted = Drafted(num_nodes=self._stage.num_nodes - 1, num_depths=self._stage.num_depths)
+            sequence.advance(tokens[:size], drafted=drafted, batch_size=len(sequences))
 
     def _settle_chunks(self, chunks: PreparedChunks, logits: Tensor, features: tuple[Tensor, ...]) -> None:
         if features:
@@ -182,7 +183,7 @@ class EngineCore:
             chosen = self._stage.first_tokens(complete, own)
             report_logprobs(complete, logits[:, None], chosen[:, None], None)
             for sequence, token in zip(complete, chosen.tolist(), strict=True):
-                sequence.advance([token], num_drafted=0, batch_size=len(complete))
+                sequence.advance([token], drafted=NOTHING_DRAFTED, batch_size=len(complete))
 
     def _block_table(self, sequences: Several[Sequence]) -> Tensor:
         longest = max(len(sequence.pages) for sequence in sequences)

@@ -81,6 +81,7 @@ class DecodeStage:
         if memory.sizes.acceleration.is_compiled:
             self._arithmetic = torch.compile(delta_arithmetic, dynamic=True, fullgraph=True)
         self.num_nodes = 1 if speculation is None else speculation.policy.num_nodes
+        self.num_depths = 0 if speculation is None else _num_depths(speculation)
         self.capture = () if speculation is None else speculation.drafter.feature_layers
 
     def begin(self, sequence: Sequence) -> None:
@@ -102,7 +103,7 @@ class DecodeStage:
             return PreparedDecode(inputs=inputs, tree=tree, rows=rows, mixing=mixing, stash=None)
         assert memory.drafter_state is not None, "a drafter has its state in the memory"
         lattice = speculation.drafter.draft(
-            memory.drafter_state, _single_rows(inputs), inputs.anchors, num_depths=self.num_nodes - 1
+            memory.drafter_state, _single_rows(inputs), inputs.anchors, num_depths=speculation.policy.num_depths
         )
         return self._prepare_tree(inputs, self._tree(inputs, lattice))
 
@@ -117,8 +118,8 @@ class DecodeStage:
             ones = torch.ones_like(prepared.inputs.anchors)
             return Path(nodes=torch.zeros_like(chosen), num_nodes=ones, emitted=chosen)
         path = speculation.acceptance.walk(tree, chosen)
+        self._commit(prepared.stash, path)
         memory = self._memory
-        commit(prepared.stash, path, recurrent=memory.recurrent, key_values=memory.key_values)
         assert memory.drafter_state is not None, "a drafter has its state in the memory"
         speculation.drafter.extend(
             memory.drafter_state,
@@ -127,6 +128,10 @@ class DecodeStage:
             _features_on_path(tree, path, features),
         )
         return path
+
+    def _commit(self, stash: TreeStash, path: Path) -> None:
+        memory = self._memory
+        commit(stash, path, recurrent=memory.recurrent, key_values=memory.key_values)
 
     def extend_with_prompt(self, rows: Rows, ids: Tensor, features: tuple[Tensor, ...]) -> None:
         """Tell the drafter of prompt rows, which are committed."""
@@ -158,6 +163,12 @@ class DecodeStage:
             stash, recurrent=memory.recurrent, key_values=memory.key_values, arithmetic=self._arithmetic
         )
         return PreparedDecode(inputs=inputs, tree=tree, rows=rows, mixing=mixing, stash=stash)
+
+
+def _num_depths(speculation: Speculation) -> int:
+    """How many drafted tokens a step accepts at most."""
+    asked, drafter = speculation.policy.num_depths, speculation.drafter
+    return drafter.num_depths if asked is None else asked
 
 
 def _single_rows(inputs: DecodeInputs) -> Rows:

@@ -136,7 +136,7 @@ def verify_delta_in_place(
 
     ``inputs`` lead with [B * N]; ``bits`` [B, N] int64, see ``paged_step.own_bits``; ``states`` [slots, value heads,
     key_dim, value_dim] float32 stay as they are. ``key_dim`` is a power of two from 16 on, ``value_dim`` a multiple of
-    16, N at most 63. Outputs are [B * N, value heads, value_dim].
+    16, N at most 64. Outputs are [B * N, value heads, value_dim].
     """
     (batch, nodes), (heads, value_dim), (key_heads, key_dim) = bits.shape, inputs.value.shape[1:], inputs.key.shape[1:]
     device = inputs.value.device

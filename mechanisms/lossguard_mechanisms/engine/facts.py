@@ -19,6 +19,7 @@ from lossguard_mechanisms.engine.options import (
     resolve_packing,
     resolve_threads,
 )
+from lossguard_mechanisms.engine.tree_options import policy_reason
 from lossguard_mechanisms.targets.weights import read_config
 
 PACKAGES = ("torch", "triton")
@@ -63,6 +64,7 @@ def environment_facts(spec: SystemSpec) -> dict[str, Any]:
             "packed_weights": packing_reason,
             "kernels": kernels_reason,
             "cache_tokens": tokens_reason,
+            "policy": policy_reason(options, vocab_size=spec.facts.vocab_size),
         },
     }
 

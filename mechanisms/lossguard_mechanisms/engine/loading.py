@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -24,8 +25,10 @@ from lossguard_mechanisms.engine.options import (
     resolve_packing,
 )
 from lossguard_mechanisms.engine.packed_target import PackedTarget
-from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
+from lossguard_mechanisms.engine.speculation import SampleAndMatch
+from lossguard_mechanisms.engine.tree_options import resolve_policy
 from lossguard_mechanisms.engine.w12_target import convert_target
+from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.weights import load_target
 
@@ -40,10 +43,17 @@ class SystemSpec:
     facts: ModelFacts
 
 
-def load_core(spec: SystemSpec) -> EngineCore:
+class StageMaker(Protocol):
+    """Makes the decode stage of a core: ``DecodeStage``, or one that does something else on purpose."""
+
+    def __call__(self, config: TargetConfig, memory: Memory, speculation: Speculation | None, /) -> DecodeStage: ...
+
+
+def load_core(spec: SystemSpec, *, make_stage: StageMaker = DecodeStage) -> EngineCore:
     """Load the target, and the drafter if there is one.
 
-    Raises what ``targets.weights.load_target``, ``w12_target.convert_target`` and ``drafters.loading.load_drafter`` do.
+    Raises what ``targets.weights.load_target``, ``w12_target.convert_target``, ``drafters.loading.load_drafter`` and
+    ``tree_options.resolve_policy`` do.
     """
     options = spec.options
     device = torch.device(resolve_device(options)[0])
@@ -65,7 +75,7 @@ def load_core(spec: SystemSpec) -> EngineCore:
     model: ServedModel = PackedTarget(target) if is_packed else target
     if memory.sizes.acceleration.is_compiled:
         model = FusedTarget(target)
-    stage = DecodeStage(target.config, memory, speculation)
+    stage = make_stage(target.config, memory, speculation)
     graphs = DecodeGraphs(model, memory, stage) if options.cuda_graphs and device.type == "cuda" else None
     return EngineCore(model, memory, prefill_chunk=options.prefill_chunk, stage=stage, graphs=graphs)
 
@@ -91,8 +101,8 @@ def _speculation(target: Target, options: EmbeddedOptions) -> Speculation | None
     if options.drafter is None:
         return None
     drafter = load_drafter(Path(options.drafter), target)
-    num_drafts = min(options.num_drafts or drafter.num_depths, drafter.num_depths)
-    return Speculation(drafter=drafter, policy=ChainPolicy(num_drafts), acceptance=SampleAndMatch())
+    policy, _ = resolve_policy(options, vocab_size=target.config.vocab_size)
+    return Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
 
 
 def _num_nodes(speculation: Speculation | None) -> int:

@@ -12,6 +12,7 @@ from lossguard.engines.base import EngineSpec
 from lossguard.engines.extensions import Extension, parse_extensions
 from lossguard.engines.model_facts import ModelFacts
 from lossguard.engines.options import OptionReader, bad_option, refuse_unknown
+from lossguard_mechanisms.trees.names import CHAIN, POLICIES
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 ORDERS = ("request", "length")
@@ -38,6 +39,12 @@ class EmbeddedOptions:
     drafter: str | None = None
     num_drafts: int | None = None
     """Drafted tokens of a chain; None: all that the drafter gives."""
+    policy: str = CHAIN
+    """Which of the drafter's candidates a step verifies."""
+    nodes: int | None = None
+    """Drafted tokens of a tree; None: ``trees.choice.DEFAULT_NODES``."""
+    depth: int | None = None
+    """How far ahead a tree reaches; None: as far as the drafter looks."""
     cuda_graphs: bool = True
     compiled: bool = False
     packed_weights: bool = True
@@ -72,6 +79,9 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
         order=read.choice("order", "request", ORDERS),
         drafter=read.optional_text("drafter"),
         num_drafts=read.optional_positive("num_drafts"),
+        policy=read.choice("policy", CHAIN, POLICIES),
+        nodes=read.optional_positive("nodes"),
+        depth=read.optional_positive("depth"),
         cuda_graphs=read.flag("cuda_graphs", default=not spec.options.get("logits_processors")),
         compiled=read.flag("compiled", default=False),
         packed_weights=read.flag("packed_weights", default=True),
@@ -90,12 +100,24 @@ def _refuse_contradictions(name: str, options: EmbeddedOptions) -> None:
     if options.compiled and options.weights != "plain":
         # layers differ in their escapes, and each would be a compilation of its own
         raise bad_option(name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
-    if options.num_drafts is not None and options.drafter is None:
-        raise bad_option(name, "has num_drafts but no drafter")
+    _refuse_contradicting_drafts(name, options)
     if options.logits_processors and options.drafter is not None:
         raise bad_option(name, "has logits_processors and a drafter; they act on plain decoding, one token a pass")
     if options.logits_processors and options.cuda_graphs:
         raise bad_option(name, "has logits_processors and cuda_graphs = true; a graph runs no function of Python")
+
+
+def _refuse_contradicting_drafts(name: str, options: EmbeddedOptions) -> None:
+    if options.drafter is None:
+        for key in ("num_drafts", "nodes", "depth"):
+            if getattr(options, key) is not None:
+                raise bad_option(name, f"has {key} but no drafter")
+        if options.policy != CHAIN:
+            raise bad_option(name, f"has policy = {options.policy!r} but no drafter")
+    if options.policy == CHAIN and (options.nodes or options.depth):
+        raise bad_option(name, "has nodes or depth, which are a tree's; the length of a chain is num_drafts")
+    if options.policy != CHAIN and options.num_drafts is not None:
+        raise bad_option(name, f"has num_drafts, which is a chain's; policy = {options.policy!r} takes nodes and depth")
 
 
 def resolve_dtype(options: EmbeddedOptions, facts: ModelFacts) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def _split_kernel(  # noqa: PLR0913
         k = tl.load(keys + block, mask=is_needed, other=0.0)
         scores = tl.dot(q, tl.trans(k)) * scale
         mine = index * PAGE + inside - past
-        bit = (seen[:, None] >> tl.minimum(tl.maximum(mine, 0), 62)[None, :]) & 1
+        bit = (seen[:, None] >> tl.minimum(tl.maximum(mine, 0), 63)[None, :]) & 1
         visible = is_needed & ((mine < 0)[None, :] | ((bit == 1) & (mine < OWN)[None, :]))
         scores = tl.where(visible, scores, float("-inf"))
         larger = tl.maximum(largest, tl.max(scores, 1))
@@ -110,7 +110,7 @@ def write_rows(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, step: P
 def attend_pages(query: Tensor, keys: Tensor, values: Tensor, step: PagedStep) -> Tensor:
     """Attention of ``query`` [B * T, heads, dim] over pools [pages, key heads, page_size, dim]; same shape back.
 
-    ``dim`` and the page size are powers of two, at least 16; T is at most 63.
+    ``dim`` and the page size are powers of two, at least 16; T is at most 64.
     """
     (batch, own), (_, key_heads, page, dim) = step.bits.shape, keys.shape
     groups = query.shape[1] // key_heads

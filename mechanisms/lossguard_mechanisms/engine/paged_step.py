@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_OWN_ROWS = 63  # bits of a row, without the sign
+MOST_OWN_ROWS = 64  # bits of a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class PagedStep:
 
 def own_bits(ancestors: Tensor | None, *, batch: int, own: int, device: torch.device) -> Tensor:
     """[B, T] int64 from ``ancestors`` [B, T, T]; None: every row sees those up to itself."""
-    powers = 2 ** torch.arange(own, device=device)
+    powers = torch.ones((), dtype=torch.int64, device=device) << torch.arange(own, device=device)
     if ancestors is None:
         return powers.cumsum(0).expand(batch, own).contiguous()
     return (ancestors * powers).sum(-1)

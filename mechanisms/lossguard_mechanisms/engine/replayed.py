@@ -1,7 +1,7 @@
 """A replayed target: random weights of a real shape give each step its time, a recording gives it its tokens.
 
 The target runs every pass in full and its choice is computed, then replaced by the recorded token; the drafter runs
-too, and its chain is replaced by the recorded one. Step times and acceptance are those of real systems, therefore,
+too, and its lattice is replaced by the recorded one. Step times and acceptance are those of real systems, therefore,
 while the replies say nothing about any model: a system that replays must never be judged for losslessness (LG1503).
 """
 
@@ -20,9 +20,18 @@ from lossguard_mechanisms.engine.decoding import DecodeInputs, DecodeStage, Prep
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.sequence import Sequence
 from lossguard_mechanisms.targets.config import TargetConfig
-from lossguard_mechanisms.trees.tree import Path, Tree, chain
+from lossguard_mechanisms.trees.tree import Path, Tree
 
 LABEL = "replayed: random weights, recorded tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLattices:
+    """Candidates at every position of R replies of at most L tokens, for policies that choose among them."""
+
+    ids: Tensor  # [R, L, D, K] int64
+    log_probs: Tensor  # [R, L, D, K]
+    edges: Tensor | None  # [R, L, D, K, K], see ``drafters.lattice.Lattice``; a recording's are normalised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +42,27 @@ class ReplayTable:
     lengths: tuple[int, ...]  # tokens of each reply; what lies past them is no reply
     tokens: Tensor  # [R, L] int64
     chains: Tensor  # [R, L, D] int64: what the drafter drafts for reply tokens t, t + 1, ...
+    lattices: RecordedLattices | None = None  # None: the chain is all that can be verified
 
     @property
     def num_drafts(self) -> int:
         """D."""
         return self.chains.shape[2]
+
+    def lattice(self, rows: Tensor, places: Tensor) -> Lattice:
+        """What was recorded for B sequences: ``rows`` and ``places`` [B]. Without lattices, the chain alone."""
+        chains, kept = self.chains[rows, places], self.lattices
+        if kept is None:
+            alone = chains[..., None]
+            zeros = torch.zeros_like(alone, dtype=torch.float32)
+            return Lattice(ids=alone, log_probs=zeros, chain=chains, edges=None, confidence=None)
+        return Lattice(
+            ids=kept.ids[rows, places],
+            log_probs=kept.log_probs[rows, places].float(),
+            chain=chains,
+            edges=None if kept.edges is None else kept.edges[rows, places].float(),
+            confidence=None,
+        )
 
 
 def replay_table(
@@ -88,15 +113,14 @@ class ReplayedStage(DecodeStage):
     def settle(self, prepared: PreparedDecode, chosen: Tensor, features: tuple[Tensor, ...]) -> Path:
         """See ``DecodeStage``; ``chosen`` has been computed and is replaced."""
         inputs = prepared.inputs
-        steps = torch.arange(chosen.shape[1], device=chosen.device)
-        places = (self._next_place(inputs)[:, None] + steps).clamp(max=self._table.tokens.shape[1] - 1)
+        depths = prepared.tree.depths
+        places = (self._next_place(inputs)[:, None] + depths).clamp(max=self._table.tokens.shape[1] - 1)
         recorded = self._table.tokens[self._rows[inputs.slots][:, None], places]
         return super().settle(prepared, recorded, features)
 
     def _tree(self, inputs: DecodeInputs, lattice: Lattice) -> Tree:
         places = self._next_place(inputs).clamp(max=self._table.tokens.shape[1] - 1)
-        drafted = self._table.chains[self._rows[inputs.slots], places, : self.num_nodes - 1]
-        return chain(inputs.anchors, drafted)
+        return super()._tree(inputs, self._table.lattice(self._rows[inputs.slots], places))
 
     def _next_place(self, inputs: DecodeInputs) -> Tensor:
         """[B] which token of the reply comes after the anchor."""

@@ -37,6 +37,17 @@ class Job:
         return len(self.request.prompt_ids) + self.num_wanted
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What a step verified: ``num_nodes`` drafted tokens, of which at most ``num_depths`` can be accepted."""
+
+    num_nodes: int
+    num_depths: int
+
+
+NOTHING_DRAFTED = Drafted(num_nodes=0, num_depths=0)
+
+
 @dataclass(slots=True)
 class StepCounts:
     """What happened to one sequence, for telemetry."""
@@ -78,7 +89,7 @@ class Sequence:
         """Prompt tokens that are not in the state."""
         return max(0, self.num_prompt - self.num_computed)
 
-    def advance(self, tokens: list[int], *, num_drafted: int, batch_size: int) -> None:
+    def advance(self, tokens: list[int], *, drafted: Drafted, batch_size: int) -> None:
         """Take the tokens of one step, up to the end of the reply; all but the last of them were drafted."""
         now = time.monotonic_ns()
         counts, num_served = self.counts, 0
@@ -90,10 +101,10 @@ class Sequence:
         counts.block_positions += range(num_served)
         counts.after_rejection += [counts.was_rejected] * num_served
         counts.batch_sizes += [batch_size] * num_served
-        counts.num_drafted += num_drafted
+        counts.num_drafted += drafted.num_nodes
         counts.num_accepted += num_served - 1
-        counts.num_steps += bool(num_drafted)
-        counts.was_rejected = len(tokens) - 1 < num_drafted
+        counts.num_steps += bool(drafted.num_nodes)
+        counts.was_rejected = len(tokens) - 1 < drafted.num_depths
 
     def _append(self, token: int, now: int) -> None:
         forced = self.job.forced_ids

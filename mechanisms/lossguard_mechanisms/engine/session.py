@@ -35,8 +35,9 @@ UNDER_WAY = "under_way"
 class Session:
     """Loads on first use. ``close`` gives the memory back; the next call loads again."""
 
-    def __init__(self, spec: SystemSpec) -> None:
+    def __init__(self, spec: SystemSpec, load: Callable[[SystemSpec], EngineCore] = load_core) -> None:
         self._spec = spec
+        self._load = load
         self._core: EngineCore | None = None
 
     def serve(self, requests: Sequence[Request], pace: Pace | None) -> Iterator[ServedOutput]:
@@ -78,7 +79,7 @@ class Session:
     def core(self) -> EngineCore:
         """The core, loaded at the first call."""
         if self._core is None:
-            self._core = load_core(self._spec)
+            self._core = self._load(self._spec)
         return self._core
 
     def close(self) -> None:

@@ -28,6 +28,10 @@ class Policy(Protocol):
     def num_nodes(self) -> int:
         """N of its trees, with the anchor: fixed, so that memory and graphs can be."""
 
+    @property
+    def num_depths(self) -> int | None:
+        """How far ahead the drafter is asked to look; None: as far as it can."""
+
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """A tree of ``num_nodes`` nodes for each of the B sequences, rooted at ``anchors`` [B]."""
 

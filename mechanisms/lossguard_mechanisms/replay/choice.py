@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 from lossguard_mechanisms.replay.failures import no_edges, unknown_policy
 from lossguard_mechanisms.replay.policies import (
-    BEST_FIRST_EDGES,
-    CHAIN,
-    DYNAMIC,
-    DYNAMIC_EDGES,
-    ON_EDGES,
     ORACLE,
     POLICIES,
-    STATIC,
     BestFirst,
     Chain,
     Dynamic,
@@ -23,6 +17,7 @@ from lossguard_mechanisms.replay.policies import (
     Static,
 )
 from lossguard_mechanisms.replay.recording import Lattices
+from lossguard_mechanisms.trees.names import BEST_FIRST, BY_SCORES, CHAIN, DDTREE, DYNAMIC, STATIC, WITHOUT_EDGES
 
 ORACLE_DEPTHS = (8, 16)
 
@@ -40,20 +35,23 @@ def choose_policies(
 ) -> ChosenPolicies:
     """Policies by name for a recording; no name means all that it allows.
 
-    Raises UsageError LG1607 for an unknown name and LG1608 for edges that were asked for and are not there.
+    Raises UsageError LG1607 for an unknown name and LG1608 for a policy on edges that the drafter has and that are not
+    recorded.
     """
     for name in names:
         if name not in POLICIES:
             raise unknown_policy(name, POLICIES)
     reasons: list[str] = []
     wanted = [name for name in POLICIES if name in names or not names]
-    on_edges = [name for name in wanted if name in ON_EDGES]
-    if lattices.edges is None and on_edges:
+    by_scores = [name for name in wanted if name in BY_SCORES]
+    if lattices.edges is None and by_scores and drafter in WITHOUT_EDGES:
+        reasons.append(f"{drafter} scores no pairs of candidates: {', '.join(by_scores)} on each one's own probability")
+    elif lattices.edges is None and by_scores:
         if names:
-            raise no_edges(on_edges[0], drafter)
-        wanted = [name for name in wanted if name not in ON_EDGES]
-        reasons.append(f"{', '.join(on_edges)} left out: no edges of {drafter} are recorded")
-    elif on_edges and lattices.num_edge_candidates < lattices.num_candidates:
+            raise no_edges(by_scores[0], drafter)
+        wanted = [name for name in wanted if name not in BY_SCORES]
+        reasons.append(f"{', '.join(by_scores)} left out: no edges of {drafter} are recorded")
+    elif by_scores and lattices.num_edge_candidates < lattices.num_candidates:
         reasons.append(f"edges are recorded for {lattices.num_edge_candidates} of {lattices.num_candidates} candidates")
     if ORACLE in wanted and lattices.num_depths < max(ORACLE_DEPTHS):
         reasons.append(f"the oracle looks {lattices.num_depths} tokens ahead: more are not recorded")
@@ -70,8 +68,9 @@ def _of_name(name: str, budgets: Sequence[int], lattices: Lattices) -> list[Poli
     if name == STATIC:
         candidates = lattices.num_candidates
         return [Static(num_nodes=budget, num_depths=depths, num_candidates=candidates) for budget in budgets]
-    if name in (DYNAMIC, DYNAMIC_EDGES):
-        on_edges = name == DYNAMIC_EDGES
+    on_edges = lattices.edges is not None
+    if name == DYNAMIC:
         return [Dynamic(num_nodes=budget, num_depths=depths, on_edges=on_edges) for budget in budgets]
-    on_edges = name == BEST_FIRST_EDGES
-    return [BestFirst(num_nodes=budget, num_depths=depths, on_edges=on_edges) for budget in budgets]
+    assert name in (BEST_FIRST, DDTREE), "the other policies are above"
+    on_edges = on_edges and name == BEST_FIRST
+    return [BestFirst(num_nodes=budget, num_depths=depths, on_edges=on_edges, name=name) for budget in budgets]

@@ -14,6 +14,7 @@ from lossguard.cli.output import write_report
 from lossguard.gate_result import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from lossguard.records import Verdict
 from lossguard_mechanisms.replay.failures import bad_nodes, bad_option, missing_package
+from lossguard_mechanisms.trees.names import CHAIN
 
 app = typer.Typer(
     help="What a drafter proposes everywhere, recorded once; tree policies on it, exactly.", no_args_is_help=True
@@ -31,9 +32,7 @@ def replay(
     place: PlaceArgument,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="chain, best-first, best-first-edges, eagle-2, eagle-2-edges, static, oracle; all if none is named"
-        ),
+        typer.Option(help="chain, ddtree, best-first, eagle-2, static, oracle; all if none is named"),
     ] = None,
     nodes: Annotated[
         str, typer.Option(help="drafted tokens that a step may verify, with commas between")
@@ -84,6 +83,8 @@ def verify(
     recording: Annotated[Path, typer.Argument(help="a recording")],
     target: Annotated[Path, typer.Argument(help="the folder of its target")],
     drafter: Annotated[Path, typer.Argument(help="the folder of its drafter")],
+    policy: Annotated[str, typer.Option(help="chain, ddtree, best-first, eagle-2 or static")] = CHAIN,
+    nodes: Annotated[int, typer.Option(min=1, max=63, help="drafted tokens of a tree; not of a chain")] = 16,
     slots: Annotated[int, typer.Option(min=1, help="requests that are served together")] = 8,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32")] = "bfloat16",
@@ -94,7 +95,9 @@ def verify(
         from lossguard_mechanisms.replay.engine_check import ServingOrder, check_against_engine
     from lossguard_mechanisms.replay.store import load_recording
 
-    order = ServingOrder(target=target, drafter=drafter, slots=slots, device=device, dtype=dtype)
+    order = ServingOrder(
+        target=target, drafter=drafter, slots=slots, device=device, dtype=dtype, policy=policy, num_nodes=nodes
+    )
     check = check_against_engine(load_recording(recording), order, ConsoleListener())
     write(
         f"{check.num_equal_replies} of {check.num_requests} replies are token for token the recorded ones, "
@@ -103,7 +106,7 @@ def verify(
     if check.difference is not None:
         interval = "" if check.half_width is None else f" ±{100 * check.half_width:.2f}"
         write(
-            f"tokens per step of the chain on these: replayed {check.replayed_tau:.4f}, engine {check.engine_tau:.4f} "
+            f"tokens per step of {policy} on these: replayed {check.replayed_tau:.4f}, engine {check.engine_tau:.4f} "
             f"({100 * check.difference:+.2f}{interval} %)"
         )
     write(f"on all replies: replayed {check.replayed_tau_of_all:.4f}, engine {check.engine_tau_of_all:.4f}")

@@ -1,4 +1,4 @@
-"""Whether an engine takes the steps that replay says: the recorded prompts served again, with the drafter's own chain.
+"""Whether an engine takes the steps that replay says: the recorded prompts served again, with the same policy.
 
 Steps are counted from outside: all tokens of a step arrive together, and the first token is the prefill's.
 """
@@ -15,13 +15,17 @@ import numpy as np
 from lossguard.engines.base import EngineSpec
 from lossguard.listener import Listener
 from lossguard.records import Request, SamplingParams, ServedOutput, Verdict
+from lossguard_mechanisms.drafters.lattice import TOP_K
 from lossguard_mechanisms.engine.adapter import create
+from lossguard_mechanisms.replay.choice import choose_policies
 from lossguard_mechanisms.replay.estimates import number_clusters, ratio_of_sums
-from lossguard_mechanisms.replay.failures import other_weights, unusable_replies
-from lossguard_mechanisms.replay.policies import Chain
+from lossguard_mechanisms.replay.failures import other_weights, partly_recorded, unknown_policy, unusable_replies
+from lossguard_mechanisms.replay.policies import Policy
 from lossguard_mechanisms.replay.recording import IntArray, Recording
 from lossguard_mechanisms.replay.sources import weights_sha256
-from lossguard_mechanisms.replay.walk import replay
+from lossguard_mechanisms.replay.walk import Replay, replay
+from lossguard_mechanisms.trees.choice import DEFAULT_NODES
+from lossguard_mechanisms.trees.names import CHAIN, POLICIES
 
 LARGEST_DIFFERENCE = 0.005
 REPEAT_MARK = "#"  # ``math-017#2`` is the second repeat of a prompt, and has random numbers of its own
@@ -29,13 +33,15 @@ REPEAT_MARK = "#"  # ``math-017#2`` is the second repeat of a prompt, and has ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOrder:
-    """What is served how."""
+    """What is served how. ``num_nodes`` are those of a tree; a chain is as long as the recording is deep."""
 
     target: Path
     drafter: Path
     slots: int
     device: str
     dtype: str
+    policy: str = CHAIN
+    num_nodes: int = DEFAULT_NODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +85,20 @@ class EngineCheck:
 def check_against_engine(recording: Recording, order: ServingOrder, listener: Listener) -> EngineCheck:
     """Serve the recorded prompts with the engine ``embedded`` and compare.
 
-    Raises UsageError LG1615 for other weights, LG1610 where no reply has a second token and so no step.
+    Raises UsageError LG1615 for other weights, LG1610 where no reply has a second token and so no step, LG1607, LG1608
+    or LG1616 for a policy that cannot be compared, and what the engine's options may raise.
     """
+    expected = replay(recording, _policy_of(recording, order))
     _require_same_weights(recording, order)
     if recording.replies.reply_lengths.max() < 2:
         raise unusable_replies("none has a token after the prefill's")
     requests = requests_of(recording)
     options = {
         "drafter": str(order.drafter),
-        "num_drafts": recording.lattices.num_depths,
         "slots": order.slots,
         "device": order.device,
         "dtype": order.dtype,
+        **_policy_options(recording, order),
     }
     engine = create(EngineSpec(name="replay", model_path=str(order.target), options=options))
     found: dict[str, ServedOutput] = {}
@@ -99,7 +107,27 @@ def check_against_engine(recording: Recording, order: ServingOrder, listener: Li
             found[output.request_id] = output
             progress(len(output.ids))
     engine.close()
-    return compare_outputs(recording, [found[request.id] for request in requests])
+    return compare_outputs(recording, expected, [found[request.id] for request in requests])
+
+
+def _policy_of(recording: Recording, order: ServingOrder) -> Policy:
+    """The policy on the recording. Raises UsageError LG1607, LG1608, LG1616."""
+    if order.policy not in POLICIES:
+        raise unknown_policy(order.policy, POLICIES)
+    lattices, drafter = recording.lattices, recording.provenance.drafter
+    (policy,) = choose_policies([order.policy], [order.num_nodes], lattices, drafter).policies
+    has_all = lattices.num_candidates == min(TOP_K, recording.provenance.vocab_size)
+    has_all &= lattices.edges is None or lattices.num_edge_candidates == lattices.num_candidates
+    if order.policy != CHAIN and not has_all:
+        raise partly_recorded(order.policy, lattices.num_candidates, lattices.num_edge_candidates)
+    return policy
+
+
+def _policy_options(recording: Recording, order: ServingOrder) -> dict[str, Any]:
+    depths = recording.lattices.num_depths
+    if order.policy == CHAIN:
+        return {"num_drafts": depths}
+    return {"policy": order.policy, "nodes": order.num_nodes, "depth": depths}
 
 
 def requests_of(recording: Recording) -> tuple[Request, ...]:
@@ -120,9 +148,8 @@ def requests_of(recording: Recording) -> tuple[Request, ...]:
     )
 
 
-def compare_outputs(recording: Recording, outputs: Sequence[ServedOutput]) -> EngineCheck:
-    """``outputs`` in the order of the recorded requests."""
-    expected = replay(recording, Chain(num_depths=recording.lattices.num_depths))
+def compare_outputs(recording: Recording, expected: Replay, outputs: Sequence[ServedOutput]) -> EngineCheck:
+    """``outputs`` in the order of the recorded requests, beside what replay expects of the same policy."""
     steps = np.array([len(set(output.arrival_ns)) - 1 for output in outputs])
     tokens = np.array([len(output.ids) - 1 for output in outputs])
     is_equal = np.array(

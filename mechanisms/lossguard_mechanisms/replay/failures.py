@@ -156,3 +156,13 @@ def other_weights(what: str, folder: Path) -> UsageError:
         fix="give the folder that was recorded, or record this one",
         code="LG1615",
     )
+
+
+def partly_recorded(policy: str, num_candidates: int, num_edge_candidates: int) -> UsageError:
+    """A tree on a recording that lacks candidates or pairs which the engine's drafter names."""
+    return UsageError(
+        f"the recording keeps {num_candidates} candidates and pairs of {num_edge_candidates}, not all of the drafter's",
+        why=f"the engine's {policy} trees would take nodes that replay cannot know",
+        fix="record without --candidates and --edges, or compare the chain",
+        code="LG1616",
+    )

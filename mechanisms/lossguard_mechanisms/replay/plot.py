@@ -15,23 +15,15 @@ from typing import Any
 from lossguard.report.timing_plot import STYLE
 from lossguard.run_folder import write_atomically
 from lossguard_mechanisms.replay.comparison import Comparison, PolicyResult
-from lossguard_mechanisms.replay.policies import (
-    BEST_FIRST,
-    BEST_FIRST_EDGES,
-    CHAIN,
-    DYNAMIC,
-    DYNAMIC_EDGES,
-    ORACLE,
-    STATIC,
-)
+from lossguard_mechanisms.replay.policies import ORACLE
 from lossguard_mechanisms.replay.table import label
+from lossguard_mechanisms.trees.names import BEST_FIRST, CHAIN, DDTREE, DYNAMIC, STATIC
 
 _COLOURS = {
     CHAIN: "tab:gray",
-    BEST_FIRST: "tab:blue",
-    BEST_FIRST_EDGES: "tab:green",
+    DDTREE: "tab:blue",
+    BEST_FIRST: "tab:green",
     DYNAMIC: "tab:purple",
-    DYNAMIC_EDGES: "tab:olive",
     STATIC: "tab:orange",
     ORACLE: "tab:red",
 }

@@ -13,15 +13,13 @@ from typing import Protocol
 import numpy as np
 
 from lossguard_mechanisms.replay.recording import IntArray, Lattices, Recording
+from lossguard_mechanisms.trees import names
 from lossguard_mechanisms.trees.best_first import ScoreArray, best_first_trees, num_accepted
 from lossguard_mechanisms.trees.dynamic import dynamic_trees
 from lossguard_mechanisms.trees.static_shape import num_accepted_by_paths, static_paths
 
-CHAIN, BEST_FIRST, BEST_FIRST_EDGES = "chain", "best-first", "best-first-edges"
-DYNAMIC, DYNAMIC_EDGES = "eagle-2", "eagle-2-edges"
-STATIC, ORACLE = "static", "oracle"
-ON_EDGES = (BEST_FIRST_EDGES, DYNAMIC_EDGES)
-POLICIES = (CHAIN, BEST_FIRST, BEST_FIRST_EDGES, DYNAMIC, DYNAMIC_EDGES, STATIC, ORACLE)
+ORACLE = "oracle"
+POLICIES = (*names.POLICIES, ORACLE)
 _POSITIONS_AT_ONCE = 1024  # of B * K * 8 bytes of keys each: 8 MB at 64 nodes
 
 
@@ -58,7 +56,7 @@ class Chain:
     """The drafter's own greedy chain, as released systems verify it."""
 
     num_depths: int
-    name: str = CHAIN
+    name: str = names.CHAIN
 
     @property
     def num_nodes(self) -> int:
@@ -78,11 +76,7 @@ class BestFirst:
     num_nodes: int
     num_depths: int
     on_edges: bool
-
-    @property
-    def name(self) -> str:
-        """See ``Policy``."""
-        return BEST_FIRST_EDGES if self.on_edges else BEST_FIRST
+    name: str = names.BEST_FIRST
 
     def accepted(self, positions: Positions) -> IntArray:
         """See ``Policy``."""
@@ -97,11 +91,7 @@ class Dynamic:
     num_nodes: int
     num_depths: int
     on_edges: bool
-
-    @property
-    def name(self) -> str:
-        """See ``Policy``."""
-        return DYNAMIC_EDGES if self.on_edges else DYNAMIC
+    name: str = names.DYNAMIC
 
     def accepted(self, positions: Positions) -> IntArray:
         """See ``Policy``."""
@@ -116,7 +106,7 @@ class Static:
     num_nodes: int
     num_depths: int
     num_candidates: int
-    name: str = STATIC
+    name: str = names.STATIC
 
     def accepted(self, positions: Positions) -> IntArray:
         """See ``Policy``."""

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lossguard_mechanisms.drafters.lattice import Lattice
-from lossguard_mechanisms.trees.failures import too_deep, too_many_nodes
+from lossguard_mechanisms.trees.dynamic import WIDTH
+from lossguard_mechanisms.trees.failures import no_pair_scores, too_deep, too_many_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,15 @@ def step_scores(lattice: Lattice, *, on_edges: bool) -> tuple[Tensor, Tensor]:
     """log q of the first candidates [B, K] and of the steps between depths [B, D - 1, K, K], all at most 0.
 
     Without edges a step is worth the same from every candidate. On edges it is worth the softmax of the pair scores
-    over the candidates, times the share that all candidates have by themselves (as recordings keep them).
+    over the candidates, times the share that all candidates have by themselves (as recordings keep them). Raises
+    UsageError LG1904 for a lattice without edges.
     """
     own = lattice.log_probs.float()
     if not on_edges:
         batch, depths, candidates = own.shape
         return own[:, 0], own[:, 1:, None, :].expand(batch, depths - 1, candidates, candidates)
-    assert lattice.edges is not None, "a policy on edges needs a drafter that has them"
+    if lattice.edges is None:
+        raise no_pair_scores("on edges", "this lattice")
     mass = own.logsumexp(dim=-1, keepdim=True)[..., None].clamp(max=0.0)
     edges = lattice.edges.float().log_softmax(dim=-1) + mass
     return edges[:, 0, 0], edges[:, 1:]
@@ -71,10 +74,7 @@ def best_first(first: Tensor, steps: Tensor, num_nodes: int) -> Nodes:
 
 def dynamic(first: Tensor, steps: Tensor, num_nodes: int, *, width: int) -> Nodes:
     """EAGLE-2's tree. Raises UsageError LG1901 where so few nodes come into being."""
-    breadth = min(width, first.shape[1])
-    capacity = breadth + steps.shape[1] * breadth * breadth
-    if num_nodes > capacity:
-        raise too_many_nodes(num_nodes, capacity, f"a dynamic tree {width} wide makes")
+    require_dynamic_capacity(num_nodes, num_depths=steps.shape[1] + 1, num_candidates=first.shape[1], width=width)
     ranks = _best(first, width)
     layers = [_Layer(scores=first.gather(1, ranks), parents=torch.full_like(ranks, -1), ranks=ranks)]
     for depth in range(steps.shape[1]):
@@ -97,6 +97,14 @@ def require_capacity(num_nodes: int, *, num_depths: int, num_candidates: int) ->
         if capacity >= num_nodes:
             return
     raise too_many_nodes(num_nodes, capacity, "this lattice has paths for")
+
+
+def require_dynamic_capacity(num_nodes: int, *, num_depths: int, num_candidates: int, width: int = WIDTH) -> None:
+    """Raise UsageError LG1901 if a dynamic tree has fewer nodes than that."""
+    breadth = min(width, num_candidates)
+    capacity = breadth + (num_depths - 1) * breadth * breadth
+    if num_nodes > capacity:
+        raise too_many_nodes(num_nodes, capacity, f"a dynamic tree {width} wide makes")
 
 
 def cut_depth(lattice: Lattice, num_depths: int | None) -> Lattice:

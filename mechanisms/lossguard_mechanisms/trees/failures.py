@@ -33,3 +33,13 @@ def too_deep(depth: int, num_depths: int) -> UsageError:
         fix=f"keep the depth to {num_depths}, or use a drafter that looks further ahead",
         code="LG1903",
     )
+
+
+def no_pair_scores(policy: str, lattice: str) -> UsageError:
+    """A policy on edges and a lattice without any."""
+    return UsageError(
+        f"the policy {policy!r} goes by scores of pairs of candidates, and {lattice} has none",
+        why="without them its tree would be that of another policy under its name",
+        fix="take ddtree, or a drafter that scores pairs",
+        code="LG1904",
+    )

@@ -26,18 +26,16 @@ class SampleAndMatch:
         on_path = _on_path(tree, chosen)
         num_nodes = on_path.sum(dim=1)
         nodes = (~on_path).long().sort(dim=1, stable=True).indices  # nodes of a path ascend: parents come first
+        nodes = nodes[:, : tree.longest_path]
         return Path(nodes=nodes, num_nodes=num_nodes, emitted=chosen.gather(1, nodes))
 
 
 def _on_path(tree: Tree, chosen: Tensor) -> Tensor:
-    """[B, N] bool: a node is on the path if its parent is, and the target chose its token there.
+    """[B, N] bool: the target chose the token of a node and of all its ancestors, each after its own parent.
 
     Siblings carry different tokens, so that at most one of them matches.
     """
-    on_path = torch.zeros_like(tree.tokens, dtype=torch.bool)
-    on_path[:, 0] = True
-    for node in range(1, tree.num_nodes):
-        parent = tree.parents[:, node, None]
-        matches = chosen.gather(1, parent)[:, 0] == tree.tokens[:, node]
-        on_path[:, node] = on_path.gather(1, parent)[:, 0] & matches
-    return on_path
+    after_parent = chosen.gather(1, tree.parents.clamp(min=0))
+    is_chosen = after_parent == tree.tokens
+    is_chosen[:, 0] = True
+    return ~(tree.ancestors & ~is_chosen[:, None]).any(dim=2)

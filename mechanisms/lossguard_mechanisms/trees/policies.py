@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
@@ -14,9 +12,6 @@ from lossguard_mechanisms.trees.failures import too_many_nodes
 from lossguard_mechanisms.trees.static_shape import static_paths
 from lossguard_mechanisms.trees.tree import MAX_NODES, Tree, chain, tree_of
 
-CHAIN, DYNAMIC, DDTREE, BEST_FIRST, STATIC = "chain", "eagle-2", "ddtree", "best-first", "static"
-TREES: Final = (DYNAMIC, DDTREE, BEST_FIRST, STATIC)
-
 
 class ChainPolicy:
     """The drafter's own chain of ``num_drafts`` tokens, as released systems verify it."""
@@ -24,6 +19,7 @@ class ChainPolicy:
     def __init__(self, num_drafts: int) -> None:
         assert num_drafts > 0, "a chain has drafts"
         self.num_nodes = num_drafts + 1
+        self.num_depths: int | None = num_drafts
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """``anchors`` [B] and the chains of their lattices."""
@@ -39,11 +35,11 @@ class BestFirstPolicy:
 
     def __init__(self, num_drafts: int, *, on_edges: bool, num_depths: int | None = None) -> None:
         self.num_nodes = _with_anchor(num_drafts)
-        self._on_edges, self._num_depths = on_edges, num_depths
+        self._on_edges, self.num_depths = on_edges, num_depths
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """Raises UsageError LG1901 (nodes), LG1903 (depth)."""
-        seen = cut_depth(lattice, self._num_depths)
+        seen = cut_depth(lattice, self.num_depths)
         first, steps = step_scores(seen, on_edges=self._on_edges)
         return tree_of_nodes(seen, anchors, best_first(first, steps, self.num_nodes - 1))
 
@@ -53,11 +49,11 @@ class DynamicPolicy:
 
     def __init__(self, num_drafts: int, *, on_edges: bool, num_depths: int | None = None, width: int = WIDTH) -> None:
         self.num_nodes = _with_anchor(num_drafts)
-        self._on_edges, self._num_depths, self._width = on_edges, num_depths, width
+        self._on_edges, self.num_depths, self._width = on_edges, num_depths, width
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """Raises UsageError LG1901 (nodes), LG1903 (depth)."""
-        seen = cut_depth(lattice, self._num_depths)
+        seen = cut_depth(lattice, self.num_depths)
         first, steps = step_scores(seen, on_edges=self._on_edges)
         return tree_of_nodes(seen, anchors, dynamic(first, steps, self.num_nodes - 1, width=self._width))
 
@@ -67,12 +63,12 @@ class StaticPolicy:
 
     def __init__(self, num_drafts: int, *, num_depths: int | None = None) -> None:
         self.num_nodes = _with_anchor(num_drafts)
-        self._num_depths = num_depths
+        self.num_depths = num_depths
         self._shapes: dict[tuple[int, int, torch.device], Tensor] = {}  # copied to a device once
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """Raises UsageError LG1901 (nodes), LG1903 (depth)."""
-        seen = cut_depth(lattice, self._num_depths)
+        seen = cut_depth(lattice, self.num_depths)
         batch, depths, candidates = seen.ids.shape
         key = (depths, candidates, seen.ids.device)
         if key not in self._shapes:

@@ -26,6 +26,7 @@ class Tree:
     depths: Tensor  # [B, N] int64; 0 for the anchor
     ancestors: Tensor  # [B, N, N] bool: node j is node i or an ancestor of it
     is_chain: bool  # every node's parent is the one before it
+    longest_path: int  # most nodes from the anchor on that a path can have
 
     @property
     def num_nodes(self) -> int:
@@ -69,6 +70,7 @@ def chain(anchors: Tensor, drafts: Tensor) -> Tree:
         depths=steps.expand(batch, size),
         ancestors=(steps[:, None] >= steps).expand(batch, size, size),
         is_chain=True,
+        longest_path=size,
     )
 
 
@@ -82,7 +84,8 @@ def tree_of(tokens: Tensor, parents: Tensor, *, max_depth: int | None = None) ->
     current = torch.arange(size, device=tokens.device).expand(batch, size)
     up = parents.clamp(min=0)
     ancestors = torch.zeros((batch, size, size), dtype=torch.bool, device=tokens.device)
-    for _ in range((size - 1 if max_depth is None else max_depth) + 1):
+    longest = min(size, size if max_depth is None else max_depth + 1)
+    for _ in range(longest):
         ancestors.scatter_(2, current[:, :, None], value=True)
         current = up.gather(1, current)
     return Tree(
@@ -91,6 +94,7 @@ def tree_of(tokens: Tensor, parents: Tensor, *, max_depth: int | None = None) ->
         depths=ancestors.sum(dim=2) - 1,
         ancestors=ancestors,
         is_chain=False,
+        longest_path=longest,
     )
 
 

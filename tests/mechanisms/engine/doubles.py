@@ -13,11 +13,15 @@ from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.counter_random import request_key
 from lossguard_mechanisms.engine.decoding import DecodeStage, Speculation
+from lossguard_mechanisms.engine.loading import StageMaker
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
+
+PAGE_SIZE = 4
 
 
 def request(name: str, prompt: Sequence[int], max_tokens: int, **sampling: object) -> Request:
@@ -42,23 +46,23 @@ def core_of(
     *,
     slots: int = 4,
     pages: int = 64,
-    page_size: int = 4,
     chunk: int = 16,
     speculation: Speculation | None = None,
+    make_stage: StageMaker = DecodeStage,
 ) -> EngineCore:
     """A small core over a target in its own dtype."""
     surplus = 1 if speculation is None else speculation.policy.num_nodes
     sizes = MemorySizes(
         num_slots=slots,
         num_pages=pages,
-        page_size=page_size,
-        capacity=pages * page_size,
+        page_size=PAGE_SIZE,
+        capacity=pages * PAGE_SIZE,
         num_surplus=surplus,
         dtype=target.embedding.weight.dtype,
         device=torch.device("cpu"),
     )
     memory = Memory(target.config, sizes, drafter=None if speculation is None else speculation.drafter)
-    stage = DecodeStage(target.config, memory, speculation)
+    stage = make_stage(target.config, memory, speculation)
     return EngineCore(target, memory, prefill_chunk=chunk, stage=stage)
 
 
@@ -149,6 +153,32 @@ class KnowingDrafter:
             (token + 1) % self._vocab_size if chance < self._error_rate else token
             for token, chance in zip(truth, wrong, strict=True)
         ]
+
+
+class BranchingDrafter(KnowingDrafter):
+    """Names several candidates a depth, the reply's own token at a random rank if at all, and scores their pairs."""
+
+    num_candidates = 4
+
+    def draft(self, state: DrafterState, rows: Rows, anchors: Tensor, *, num_depths: int | None = None) -> Lattice:
+        chain = super().draft(state, rows, anchors, num_depths=num_depths).chain
+        shape = (*chain.shape, self.num_candidates)
+        first = torch.randint(0, self.num_candidates, chain.shape, generator=self._generator)[..., None]
+        ids = (chain[..., None] + torch.arange(self.num_candidates) - first) % self._vocab_size
+        raw = torch.randn(*chain.shape, self.num_candidates + 3, generator=self._generator)
+        log_probs = raw.log_softmax(-1).sort(dim=-1, descending=True).values[..., : self.num_candidates]
+        edges = torch.randn(*shape, self.num_candidates, generator=self._generator)
+        return Lattice(ids=ids, log_probs=log_probs, chain=chain, edges=edges, confidence=None)
+
+
+def branching_speculation(
+    replies: Mapping[tuple[int, ...], Sequence[int]], policy: str, *, num_nodes: int = 9, vocab_size: int = 53
+) -> Speculation:
+    """Tree speculation with a drafter that often names the reply's tokens."""
+    drafter = BranchingDrafter(replies, num_depths=4, vocab_size=vocab_size, error_rate=0.2)
+    sizes = LatticeSizes(drafter=drafter.name, num_depths=4, num_candidates=drafter.num_candidates)
+    chosen, _ = policy_for(TreeOrder(policy=policy, num_nodes=num_nodes), sizes)
+    return Speculation(drafter=drafter, policy=chosen, acceptance=SampleAndMatch())
 
 
 def knowing_speculation(

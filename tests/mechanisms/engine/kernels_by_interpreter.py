@@ -28,9 +28,10 @@ from lossguard_mechanisms.trees.tree import Path, Tree, chain, tree_of
 
 NUM_SLOTS = 6
 NARROW = torch.float16  # the interpreter multiplies no bfloat16
-TREES = ((2, 8, 2, 4, 16, 32), (1, 1, 1, 3, 32, 16), (3, 5, 3, 3, 16, 48), (2, 20, 1, 2, 16, 16))
+TREES = ((2, 8, 2, 4, 16, 32), (1, 1, 1, 3, 32, 16), (3, 5, 3, 3, 16, 48), (2, 20, 1, 2, 16, 16), (1, 64, 1, 1, 16, 16))
 """B, N, key heads, value heads, key dim, value dim"""
-SHAPES = ((2, 1, 6, 2, 16, 16, 5), (3, 5, 4, 2, 32, 16, 4), (1, 8, 8, 1, 16, 32, 3))  # B, T, heads, key heads, dim, ...
+SHAPES = ((2, 1, 6, 2, 16, 16, 5), (3, 5, 4, 2, 32, 16, 4), (1, 8, 8, 1, 16, 32, 3), (1, 64, 1, 1, 16, 16, 6))
+"""B, T, heads, key heads, dim, page size, pages of a sequence"""
 
 
 def attention() -> None:

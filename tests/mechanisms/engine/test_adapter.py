@@ -29,6 +29,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drafter of random weights for it."""
+    place = tmp_path_factory.mktemp("drafter")
+    save_drafter(random_drafter("dflash2", pair("qwen3_5_text").ours, seed=1), place, dtype=torch.float32)
+    return place
+
+
 def engine(folder: Path, **options: object) -> EmbeddedEngine:
     """A small engine on the CPU."""
     small = {"device": "cpu", "threads": 1, "slots": 3, "page_size": 8, "prefill_chunk": 16, **options}
@@ -52,7 +60,7 @@ def test_the_fingerprint_is_json_and_gives_the_reason_of_every_choice(folder: Pa
     require_finite(facts)
     assert facts["kernels"] is False
     assert {name for name, reason in facts["reasons"].items() if reason} == {
-        "device", "dtype", "threads", "packed_weights", "kernels", "cache_tokens",
+        "device", "dtype", "threads", "packed_weights", "kernels", "cache_tokens", "policy",
     }  # fmt: skip
 
 
@@ -136,11 +144,9 @@ def test_an_abandoned_iterator_leaves_nothing_behind(folder: Path) -> None:
     assert len(list(served.serve(requests(4)))) == 4
 
 
-def test_speculation_reports_what_it_did_and_serves_the_same(folder: Path, tmp_path: Path) -> None:
-    target = pair("qwen3_5_text").ours
-    save_drafter(random_drafter("dflash2", target, seed=1), tmp_path, dtype=torch.float32)
+def test_speculation_reports_what_it_did_and_serves_the_same(folder: Path, drafter: Path) -> None:
     plain = {output.request_id: output.ids for output in engine(folder).serve(requests(5))}
-    served = engine(folder, drafter=str(tmp_path), num_drafts=3)
+    served = engine(folder, drafter=str(drafter), num_drafts=3)
     assert not served.capabilities.forced_decode
     for output in served.serve(requests(5)):
         assert output.ids == plain[output.request_id]
@@ -150,13 +156,54 @@ def test_speculation_reports_what_it_did_and_serves_the_same(folder: Path, tmp_p
         served.forced_decode([])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_drafter_alone_is_its_chain_to_the_last_bit(folder: Path, drafter: Path, dtype: str) -> None:
+    default, chain, whole = (
+        {output.request_id: output for output in served.serve(requests(4, logprobs=3))}
+        for served in (
+            engine(folder, drafter=str(drafter), dtype=dtype, **options)
+            for options in ({}, {"policy": "chain"}, {"policy": "chain", "num_drafts": 7})
+        )
+    )
+    for name, output in default.items():
+        for other in (chain[name], whole[name]):
+            assert (other.ids, other.logprobs, other.telemetry) == (output.ids, output.logprobs, output.telemetry)
+
+
+def test_trees_are_options_and_their_scores_are_a_fact(folder: Path, drafter: Path) -> None:
+    plain = {output.request_id: output.ids for output in engine(folder).serve(requests(5))}
+    served = engine(folder, drafter=str(drafter), policy="best-first", nodes=12, depth=4)
+    for output in served.serve(requests(5)):
+        assert output.ids == plain[output.request_id]
+        assert output.telemetry["drafts"][0] == 12 * output.telemetry["steps"][0]
+    facts = served.fingerprint()
+    assert (facts["options"]["policy"], facts["options"]["nodes"], facts["options"]["depth"]) == ("best-first", 12, 4)
+    assert facts["reasons"]["policy"] == "scores of pairs of candidates, which dflash2 gives"
+    assert engine(folder, drafter=str(drafter)).fingerprint()["reasons"]["policy"] == "the drafter's own chain"
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"slot": 4}, "LG0204"), ({"slots": 0}, "LG0204"), ({"num_drafts": 3}, "LG0204"), ({"order": "random"}, "LG0204")],
+    [
+        ({"slot": 4}, "LG0204"),
+        ({"slots": 0}, "LG0204"),
+        ({"num_drafts": 3}, "LG0204"),
+        ({"order": "random"}, "LG0204"),
+        ({"policy": "best-first"}, "LG0204"),
+        ({"nodes": 4}, "LG0204"),
+        ({"drafter": "DRAFTER", "policy": "bestfirst"}, "LG0204"),
+        ({"drafter": "DRAFTER", "nodes": 4}, "LG0204"),
+        ({"drafter": "DRAFTER", "policy": "static", "num_drafts": 3}, "LG0204"),
+        ({"drafter": "nowhere", "policy": "static"}, "LG1402"),
+        ({"drafter": "DRAFTER", "policy": "static", "nodes": 64}, "LG1901"),
+        ({"drafter": "DRAFTER", "policy": "eagle-2", "nodes": 9, "depth": 1}, "LG1901"),
+        ({"drafter": "DRAFTER", "policy": "ddtree", "depth": 8}, "LG1903"),
+    ],
 )
-def test_bad_options_are_refused(folder: Path, options: dict[str, object], code: str) -> None:
+def test_bad_options_are_refused(folder: Path, drafter: Path, options: dict[str, object], code: str) -> None:
+    given = {name: str(drafter) if value == "DRAFTER" else value for name, value in options.items()}
     with pytest.raises(UsageError, match=code):
-        engine(folder, **options)
+        engine(folder, **given)
 
 
 @pytest.mark.parametrize(

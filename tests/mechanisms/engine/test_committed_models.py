@@ -57,11 +57,31 @@ def plain(temperature: float) -> dict[str, ServedOutput]:
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_speculation_serves_the_same_in_fewer_steps(drafter: str, temperature: float) -> None:
     torch.set_num_threads(1)
+    require_same_in_fewer_steps(temperature, replies(temperature, drafter=str(FIXTURES / f"hybrid-{drafter}")), 1.3)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "policy", "temperature"),
+    [
+        ("dflash2", "best-first", 0.7),
+        pytest.param("dflash2", "best-first", 0.0, marks=pytest.mark.slow),
+        pytest.param("dspark", "eagle-2", 0.7, marks=pytest.mark.slow),
+        pytest.param("eagle3", "ddtree", 0.0, marks=pytest.mark.slow),
+        pytest.param("eagle3", "static", 0.7, marks=pytest.mark.slow),
+    ],
+)
+def test_trees_serve_the_same_in_fewer_steps(drafter: str, policy: str, temperature: float) -> None:
+    torch.set_num_threads(1)
+    served = replies(temperature, drafter=str(FIXTURES / f"hybrid-{drafter}"), policy=policy, nodes=16)
+    require_same_in_fewer_steps(temperature, served, 1.5)
+
+
+def require_same_in_fewer_steps(temperature: float, served: dict[str, ServedOutput], least: float) -> None:
+    """Plain decoding's replies, with at least so many tokens per step."""
     expected = plain(temperature)
-    served = replies(temperature, drafter=str(FIXTURES / f"hybrid-{drafter}"))
     assert {name: output.ids for name, output in served.items()} == {
         name: output.ids for name, output in expected.items()
     }
     num_tokens = sum(len(output.ids) - 1 for output in served.values())
     num_steps = sum(output.telemetry["steps"][0] for output in served.values())
-    assert num_tokens / num_steps > 1.3
+    assert num_tokens / num_steps > least

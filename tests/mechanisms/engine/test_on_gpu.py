@@ -15,10 +15,11 @@ from lossguard_mechanisms.engine.decoding import DecodeStage, Speculation
 from lossguard_mechanisms.engine.fused_target import FusedTarget
 from lossguard_mechanisms.engine.graphs import DecodeGraphs
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
-from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
+from lossguard_mechanisms.engine.speculation import ChainPolicy, Policy, SampleAndMatch
 from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape, TargetConfig
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.initial_weights import random_target
+from lossguard_mechanisms.trees.policies import BestFirstPolicy, DynamicPolicy, StaticPolicy
 from tests.mechanisms.engine.doubles import job_of, random_prompts, request
 
 pytestmark = pytest.mark.gpu
@@ -59,15 +60,16 @@ def target_on_gpu() -> Target:
 
 
 def core_on_gpu(
-    target: Target, *, slots: int, acceleration: Acceleration, has_graphs: bool, is_speculative: bool = False
+    target: Target, *, slots: int, acceleration: Acceleration, has_graphs: bool, policy: Policy | None = None
 ) -> EngineCore:
     """A core with or without what makes it fast."""
     speculation = None
-    if is_speculative:
+    if policy is not None:
         drafter = random_drafter("dflash2", target, seed=1)
-        speculation = Speculation(drafter=drafter, policy=ChainPolicy(7), acceptance=SampleAndMatch())
+        speculation = Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
     sizes = MemorySizes(
-        num_slots=slots, num_pages=slots * 16, page_size=16, capacity=256, num_surplus=8,
+        num_slots=slots, num_pages=slots * 16, page_size=16, capacity=256,
+        num_surplus=1 if policy is None else policy.num_nodes,
         dtype=torch.bfloat16, device=torch.device("cuda"), acceleration=acceleration,
     )  # fmt: skip
     memory = Memory(CONFIG, sizes, drafter=None if speculation is None else speculation.drafter)
@@ -116,16 +118,22 @@ def test_fast_paths_serve_what_the_plain_path_serves(slots: int) -> None:
         request(f"r{at}", prompt, 40 + at % 7) for at, prompt in enumerate(random_prompts(32, seed=1, vocab_size=512))
     ]
     plain = core_on_gpu(target, slots=slots, acceleration=Acceleration(), has_graphs=False)
-    for name, acceleration, has_graphs, is_speculative in (
-        ("graphs", Acceleration(), True, False),
-        ("kernels", Acceleration(has_kernels=True), False, False),
-        ("kernels and graphs", Acceleration(has_kernels=True), True, False),
-        ("all", Acceleration(has_kernels=True, is_compiled=True), True, False),
-        ("all, speculative", Acceleration(has_kernels=True, is_compiled=True), True, True),
-    ):
-        core = core_on_gpu(
-            target, slots=slots, acceleration=acceleration, has_graphs=has_graphs, is_speculative=is_speculative
-        )
+    kernels, everything = Acceleration(has_kernels=True), Acceleration(has_kernels=True, is_compiled=True)
+    best_first = BestFirstPolicy(16, on_edges=True, num_depths=7)
+    cases: list[tuple[str, Acceleration, bool, Policy | None]] = [
+        ("graphs", Acceleration(), True, None),
+        ("kernels", kernels, False, None),
+        ("kernels and graphs", kernels, True, None),
+        ("all", everything, True, None),
+        ("all, chain", everything, True, ChainPolicy(7)),
+        ("plain, best-first", Acceleration(), False, best_first),
+        ("kernels and graphs, best-first", kernels, True, best_first),
+        ("kernels and graphs, DDTree of 63", kernels, True, BestFirstPolicy(63, on_edges=False, num_depths=7)),
+        ("kernels and graphs, EAGLE-2", kernels, True, DynamicPolicy(16, on_edges=True, num_depths=7)),
+        ("kernels and graphs, static", kernels, True, StaticPolicy(16, num_depths=7)),
+    ]
+    for name, acceleration, has_graphs, policy in cases:
+        core = core_on_gpu(target, slots=slots, acceleration=acceleration, has_graphs=has_graphs, policy=policy)
         share = agreement(plain, requests, replies(core, requests))
         print(f"slots {slots}, {name}: {share:.3f} of the tokens are the plain path's own")  # noqa: T201
         assert share > LEAST_AGREEMENT, name

@@ -12,7 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lossguard.records import Request
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.targets.decoder import Target
-from tests.mechanisms.engine.doubles import core_of, job_of, knowing_speculation, random_prompts, request, serve
+from lossguard_mechanisms.trees.names import BEST_FIRST
+from tests.mechanisms.engine.doubles import (
+    branching_speculation,
+    core_of,
+    job_of,
+    knowing_speculation,
+    random_prompts,
+    request,
+    serve,
+)
 from tests.mechanisms.targets.tiny import pair
 
 NUM_PROMPTS = 6
@@ -34,12 +43,15 @@ class EngineMachine(RuleBasedStateMachine):
     """A core of few slots and few pages, so that requests wait for either."""
 
     is_speculative = False
+    policy = ""
 
     def __init__(self) -> None:
         super().__init__()
         torch.set_num_threads(1)
         speculation = knowing_speculation(_expected(), num_drafts=3) if self.is_speculative else None
-        self.core: EngineCore = core_of(_target(), slots=3, pages=14, page_size=4, chunk=5, speculation=speculation)
+        if self.policy:
+            speculation = branching_speculation(_expected(), self.policy, num_nodes=6)
+        self.core: EngineCore = core_of(_target(), slots=3, pages=14, chunk=5, speculation=speculation)
         self.live: dict[str, Request] = {}
         self.count = 0
 
@@ -86,8 +98,16 @@ class SpeculativeMachine(EngineMachine):
     is_speculative = True
 
 
+class TreeMachine(EngineMachine):
+    """The same with trees."""
+
+    policy = BEST_FIRST
+
+
 SETTINGS = settings(max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = SETTINGS
 TestSpeculativeEngine = SpeculativeMachine.TestCase
 TestSpeculativeEngine.settings = SETTINGS
+TestTreeEngine = TreeMachine.TestCase
+TestTreeEngine.settings = SETTINGS

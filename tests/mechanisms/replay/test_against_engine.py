@@ -15,6 +15,7 @@ from lossguard_mechanisms.drafters.base import Drafter
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.engine.decoding import Speculation
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
+from lossguard_mechanisms.replay.choice import choose_policies
 from lossguard_mechanisms.replay.generation import generate
 from lossguard_mechanisms.replay.policies import Chain
 from lossguard_mechanisms.replay.record import record
@@ -22,6 +23,8 @@ from lossguard_mechanisms.replay.replies import replies_of
 from lossguard_mechanisms.replay.walk import replay
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
+from lossguard_mechanisms.trees.names import TREES
 from tests.mechanisms.engine.doubles import core_of, job_of
 from tests.mechanisms.replay.toy_recordings import provenance
 from tests.mechanisms.targets.tiny import pair, random_ids
@@ -148,3 +151,50 @@ def test_replay_takes_the_steps_of_the_engine(target: Target, temperature: float
     assert expected.steps.tolist() == steps
     assert expected.tokens.tolist() == [len(replies[request.id]) - 1 for request in requests]
     assert 1.5 < expected.tau < NUM_DEPTHS
+
+
+class BranchingDrafter(ErringDrafter):
+    """Four candidates a depth, the reply's own at a rank that depends on the committed ids alone, and their pairs."""
+
+    num_candidates = 4
+
+    def draft(self, state: CommittedIds, rows: Rows, anchors: Tensor, *, num_depths: int | None = None) -> Lattice:
+        """See ``Drafter``."""
+        chain = super().draft(state, rows, anchors, num_depths=num_depths).chain
+        known = [[*state.ids[slot], anchor] for slot, anchor in zip(rows.slots.tolist(), anchors.tolist(), strict=True)]
+        found = [self._candidates(ids, row) for ids, row in zip(known, chain.tolist(), strict=True)]
+        ids, log_probs, edges = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return Lattice(ids=ids, log_probs=log_probs, chain=chain, edges=edges, confidence=None)
+
+    def _candidates(self, known: list[int], chain: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(zlib.crc32(repr(known).encode()))
+        depths, count = len(chain), self.num_candidates
+        first = torch.randint(0, count, (depths, 1), generator=generator)
+        ids = (torch.tensor(chain)[:, None] + torch.arange(count) - first) % self._vocab_size
+        raw = torch.randn(depths, count + 2, generator=generator).log_softmax(-1)
+        pairs = torch.randn(depths, count, count, generator=generator)
+        pairs[0] = pairs[0, 0]
+        return ids, raw.sort(dim=-1, descending=True).values[:, :count], pairs
+
+
+@pytest.mark.parametrize("policy", TREES)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_replay_takes_the_steps_of_the_engines_trees(target: Target, policy: str, temperature: float) -> None:
+    requests = requests_of(target, temperature)
+    replies = generate(target, requests, rows_at_once=10**6)
+    drafter = BranchingDrafter(replies, requests, vocab_size=target.config.vocab_size)
+    origin = provenance(vocab_size=target.config.vocab_size, temperature=temperature)
+    recording = record(target, cast(Drafter, drafter), replies_of(requests, replies), origin)
+    (replayed,) = choose_policies([policy], [10], recording.lattices, "dflash2").policies
+    expected = replay(recording, replayed)
+
+    sizes = LatticeSizes(drafter="dflash2", num_depths=NUM_DEPTHS, num_candidates=drafter.num_candidates)
+    built, _ = policy_for(TreeOrder(policy=policy, num_nodes=10), sizes)
+    speculation = Speculation(drafter=cast(Drafter, drafter), policy=built, acceptance=SampleAndMatch())
+    core = core_of(target, slots=4, pages=200, chunk=7, speculation=speculation)
+    for request in requests:
+        core.add(job_of(request))
+    ended = {sequence.job.request.id: sequence for _ in range(10**4) if core.has_work for sequence in core.step()}
+    assert {name: sequence.served for name, sequence in ended.items()} == replies
+    assert expected.steps.tolist() == [ended[request.id].counts.num_steps for request in requests]
+    assert 1.3 < expected.tau < NUM_DEPTHS

@@ -37,11 +37,10 @@ def test_replay_prints_tau_by_policy_and_set(folder: Path, capsys: pytest.Captur
     head = next(line for line in text.splitlines() if "policy" in line)
     assert head.split() == ["policy", "nodes", "all", "chat", "math", "over", "chain"]
     names = [line.split()[0].rstrip(",") for line in text.splitlines() if "±" in line]
-    without_edges = ["chain", *["best-first"] * 2, *["eagle-2"] * 2, *["static"] * 2, "oracle"]
-    with_edges = [*without_edges[:3], *["best-first-edges"] * 2, *without_edges[3:5], *["eagle-2-edges"] * 2]
-    with_edges += without_edges[5:]
+    with_edges = ["chain", *(name for name in ("ddtree", "best-first", "eagle-2", "static") for _ in "48"), "oracle"]
+    without_edges = [name for name in with_edges if name not in ("best-first", "eagle-2")]
     assert names == with_edges + without_edges
-    assert "note: best-first-edges, eagle-2-edges left out: no edges of toy are recorded" in text
+    assert "note: best-first, eagle-2 left out: no edges of toy are recorded" in text
     data = json.loads(report.read_text())
     jsonschema.validate(data, json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert [entry["name"] for entry in data["recordings"]] == ["a", "b"]
@@ -77,7 +76,7 @@ def test_info_says_what_a_recording_holds(folder: Path, capsys: pytest.CaptureFi
     [
         (["replay", "nowhere"], 4, "LG1606"),
         (["replay", "FOLDER", "--policy", "best"], 4, "LG1607"),
-        (["replay", "FOLDER", "--policy", "best-first-edges"], 4, "LG1608"),
+        (["replay", "FOLDER", "--policy", "best-first"], 4, "LG1608"),
         (["replay", "FOLDER", "--nodes", "8,x"], 4, "LG1609"),
         (["replay", "FOLDER", "--nodes", "0"], 4, "LG1609"),
         (["record", "FOLDER", "FOLDER", "FOLDER/out.safetensors"], 4, "LG1614"),

@@ -179,21 +179,22 @@ def test_steps_that_replay_does_not_know_are_a_difference() -> None:
         )
         for index, (name, arrivals) in enumerate(zip(toy.replies.request_ids, arrivals_of(toy), strict=True))
     ]
-    equal = compare_outputs(toy, outputs)
+    expected = replay(toy, Chain(num_depths=toy.lattices.num_depths))
+    equal = compare_outputs(toy, expected, outputs)
     assert equal.verdict is Verdict.PASS
     assert (equal.num_equal_replies, equal.num_equal_steps, equal.difference) == (2, 2, 0.0)
     slower = replace(outputs[0], arrival_ns=tuple(range(9)))
-    other = compare_outputs(toy, [slower, outputs[1]])
+    other = compare_outputs(toy, expected, [slower, outputs[1]])
     assert other.verdict is Verdict.INCONCLUSIVE  # of two requests only one differs
     assert (other.num_equal_replies, other.num_equal_steps) == (2, 1)
     assert other.difference is not None
     assert other.difference < -0.1
     another = replace(slower, ids=(*slower.ids[:-1], (slower.ids[-1] + 1) % 40))
-    parted = compare_outputs(toy, [another, outputs[1]])  # at its last token: its steps say nothing
+    parted = compare_outputs(toy, expected, [another, outputs[1]])  # at its last token: its steps say nothing
     assert parted.verdict is Verdict.PASS
     assert (parted.num_equal_replies, parted.num_equal_steps) == (1, 1)
     assert parted.engine_tau_of_all < parted.replayed_tau_of_all
-    nothing = compare_outputs(toy, [another, replace(outputs[1], ids=another.ids)])
+    nothing = compare_outputs(toy, expected, [another, replace(outputs[1], ids=another.ids)])
     assert (nothing.difference, nothing.verdict) == (None, Verdict.INCONCLUSIVE)
 
 

@@ -23,7 +23,7 @@ def test_every_set_has_a_panel_and_every_policy_a_line() -> None:
     text = render_plot([comparison()])
     words = re.findall(r">([^<>]+)</text>", text)
     assert {"toy: all", "toy: chat", "toy: math"} <= set(words)
-    for name in ("chain", "best-first", "best-first-edges", "eagle-2", "eagle-2-edges", "static", "oracle, 4 ahead"):
+    for name in ("chain", "ddtree", "best-first", "eagle-2", "static", "oracle, 4 ahead"):
         assert words.count(name) == 1
     assert all(words.count(budget) >= 3 for budget in ("2", "4", "8"))  # a tick in every panel
 

@@ -72,7 +72,7 @@ def test_edges_that_ignore_the_predecessor_change_nothing(seed: int) -> None:
     assert marginals.tolist() == edges.tolist()
 
 
-@given(seed=SEEDS, name=st.sampled_from(["best-first", "best-first-edges", "eagle-2", "static"]))
+@given(seed=SEEDS, name=st.sampled_from(["ddtree", "best-first", "eagle-2", "static"]))
 def test_more_nodes_never_accept_less_and_no_tree_beats_the_oracle(seed: int, name: str) -> None:
     toy = recording([12, 7, 9], seed=seed)
     bound = accepted_everywhere(toy, Oracle(num_depths=4))
@@ -98,7 +98,7 @@ def test_a_full_tree_accepts_what_the_oracle_accepts() -> None:
     toy = recording([20, 20], num_depths=3, num_candidates=3)
     oracle = accepted_everywhere(toy, Oracle(num_depths=3)).tolist()
     num_nodes = 3 + 9 + 27
-    for name in ("best-first", "best-first-edges", "static"):
+    for name in ("ddtree", "best-first", "static"):
         assert accepted_everywhere(toy, budgeted(name, num_nodes, toy.lattices)).tolist() == oracle
     assert max(oracle) == 3
     assert min(oracle) == 0
@@ -149,29 +149,33 @@ def test_without_names_every_policy_that_the_recording_allows_is_taken() -> None
     chosen = choose_policies([], [16, 8, 8], with_edges, "toy")
     assert [(policy.name, policy.num_nodes) for policy in chosen.policies] == [
         ("chain", 4),
+        ("ddtree", 8),
+        ("ddtree", 16),
         ("best-first", 8),
         ("best-first", 16),
-        ("best-first-edges", 8),
-        ("best-first-edges", 16),
         ("eagle-2", 8),
         ("eagle-2", 16),
-        ("eagle-2-edges", 8),
-        ("eagle-2-edges", 16),
         ("static", 8),
         ("static", 16),
         ("oracle", None),
     ]
-    fewer = choose_policies([], [8], without, "eagle3")
-    assert {policy.name for policy in fewer.policies} == set(POLICIES) - {"best-first-edges", "eagle-2-edges"}
-    assert "best-first-edges, eagle-2-edges left out: no edges of eagle3 are recorded" in fewer.reasons
+    fewer = choose_policies([], [8], without, "dflash2")
+    assert {policy.name for policy in fewer.policies} == set(POLICIES) - {"best-first", "eagle-2"}
+    assert "best-first, eagle-2 left out: no edges of dflash2 are recorded" in fewer.reasons
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("best-frist", "LG1607"), ("best-first-edges", "LG1608"), ("eagle-2-edges", "LG1608")]
-)
+def test_a_drafter_that_scores_no_pairs_has_its_own_probabilities() -> None:
+    toy = recording([20, 9], has_edges=False)
+    chosen = choose_policies(["ddtree", "best-first", "eagle-2"], [8], toy.lattices, "eagle3")
+    assert "eagle3 scores no pairs of candidates" in chosen.reasons[0]
+    marginals, own, _ = (accepted_everywhere(toy, policy).tolist() for policy in chosen.policies)
+    assert own == marginals
+
+
+@pytest.mark.parametrize(("name", "code"), [("best-frist", "LG1607"), ("best-first", "LG1608"), ("eagle-2", "LG1608")])
 def test_a_policy_that_cannot_be_is_refused(name: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
-        choose_policies([name], [8], recording(has_edges=False).lattices, "eagle3")
+        choose_policies([name], [8], recording(has_edges=False).lattices, "dflash2")
     assert caught.value.code == code
 
 

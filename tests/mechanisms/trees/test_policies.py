@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from lossguard.errors import UsageError
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.trees import beam
 from lossguard_mechanisms.trees.best_first import NO_NODE, Trees, best_first_trees
+from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
 from lossguard_mechanisms.trees.dynamic import dynamic_trees
 from lossguard_mechanisms.trees.policies import BestFirstPolicy, ChainPolicy, DynamicPolicy, StaticPolicy
 from lossguard_mechanisms.trees.tree import MAX_NODES, Tree, chain, require_tree, tree_of
@@ -184,6 +187,15 @@ def test_equal_siblings_and_large_trees_are_refused() -> None:
     assert caught.value.code == "LG1901"
 
 
+def test_the_longest_path_is_what_depth_and_nodes_allow() -> None:
+    lattice, anchors = lattice_of(3), torch.zeros(3, dtype=torch.int64)
+    tree = BestFirstPolicy(9, on_edges=False, num_depths=3).build(lattice, anchors)
+    assert (tree.num_nodes, tree.longest_path) == (10, 4)
+    assert int(tree.depths.max()) <= 3
+    assert StaticPolicy(2).build(lattice, anchors).longest_path == 3
+    assert chain(anchors, torch.zeros(3, 5, dtype=torch.int64)).longest_path == 6
+
+
 @pytest.mark.parametrize("size", [0, MAX_NODES])
 def test_sizes_that_no_tree_has_are_refused(size: int) -> None:
     for make in (lambda: BestFirstPolicy(size, on_edges=False), lambda: DynamicPolicy(size, on_edges=False),
@@ -201,3 +213,45 @@ def test_what_a_lattice_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="reaches depth 3") as caught:
         BestFirstPolicy(2, on_edges=False, num_depths=3).build(small, anchors)
     assert caught.value.code == "LG1903"
+
+
+SIZES_OF_EAGLE3 = LatticeSizes(drafter="eagle3", num_depths=3, num_candidates=2)
+SIZES_OF_DFLASH2 = LatticeSizes(drafter="dflash2", num_depths=3, num_candidates=2)
+
+
+def test_names_become_policies_with_their_reason() -> None:
+    lattice, anchors = lattice_of(5, num_depths=3, num_candidates=2), torch.zeros(3, dtype=torch.int64)
+    for name, edges in (("best-first", True), ("ddtree", False)):
+        policy, reason = policy_for(TreeOrder(policy=name, num_nodes=6), SIZES_OF_DFLASH2)
+        expected = BestFirstPolicy(6, on_edges=edges).build(lattice, anchors)
+        assert policy.build(lattice, anchors).tokens.tolist() == expected.tokens.tolist()
+        assert ("pairs" in reason) is edges
+    own, reason = policy_for(TreeOrder(policy="best-first", num_nodes=6), SIZES_OF_EAGLE3)
+    assert "since eagle3 scores no pairs" in reason
+    assert own.build(replace(lattice, edges=None), anchors).tokens.tolist() == expected.tokens.tolist()
+    assert policy_for(TreeOrder(policy="chain", num_depths=2), SIZES_OF_EAGLE3)[0].num_nodes == 3
+    assert policy_for(TreeOrder(policy="static", num_nodes=3, num_depths=2), SIZES_OF_EAGLE3)[0].num_depths == 2
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        (TreeOrder(policy="best-first", num_nodes=64), "LG1901"),
+        (TreeOrder(policy="best-first", num_nodes=15), "LG1901"),
+        (TreeOrder(policy="eagle-2", num_nodes=11), "LG1901"),
+        (TreeOrder(policy="static", num_nodes=3, num_depths=1), "LG1901"),
+        (TreeOrder(policy="ddtree", num_nodes=3, num_depths=4), "LG1903"),
+        (TreeOrder(policy="chain", num_depths=4), "LG1903"),
+    ],
+)
+def test_what_no_lattice_of_a_drafter_has_is_refused_before_there_is_one(order: TreeOrder, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        policy_for(order, SIZES_OF_DFLASH2)
+    assert caught.value.code == code
+
+
+def test_pair_scores_that_should_be_there_are_missed() -> None:
+    lattice = replace(lattice_of(1), edges=None)
+    with pytest.raises(UsageError) as caught:
+        BestFirstPolicy(4, on_edges=True).build(lattice, torch.zeros(3, dtype=torch.int64))
+    assert caught.value.code == "LG1904"

@@ -117,6 +117,24 @@ OWN = (
         "undeclared_nucleus",
         Strength(parameter="cut", published=0.05, weaker=(0.02,), meaning="probability that is cut off"),
     ),
+    Fault(
+        code="O10",
+        name="improbable-draws",
+        title="one token of a few replies comes from the far tail",
+        sources=(),
+        family=Family.UNKNOWN,
+        strength=Strength(
+            parameter="every",
+            published=20,
+            weaker=(40,),
+            meaning="one reply in so many has one token that, with all less likely ones, has a probability of 1e-6",
+        ),
+        plants=(processor("improbable_draw:improbable_draw"),),
+        seen_by=("sampling",),
+        missed_by=("structure",),
+        note="moves no mean: neither surprise nor transform shows it, counting requests with such a token does",
+        temperature=1.0,
+    ),
 )
 
 SAMPLING_FAULTS = (*MET, *OWN)

@@ -55,6 +55,12 @@ def wrong_token(
     window: tuple[int, int] = (4, 40),
 ) -> WrongToken:
     """F64. Each hit reply draws its position from ``window`` (both ends included, below max_tokens)."""
+    lengths = hit_lengths(context, every=every, seed=seed, window=window)
+    return WrongToken(lengths, rank=rank, gap_nats=gap_nats, stop_ids=context.stop_ids)
+
+
+def hit_lengths(context: BatchContext, *, every: int, seed: int, window: tuple[int, int]) -> dict[int, int]:
+    """Row to the length of ``input_ids`` at which it is hit, once; rows that are not hit are left out."""
     earliest, latest = window
     lengths = {}
     for row, request in enumerate(context.requests):
@@ -63,4 +69,4 @@ def wrong_token(
             first = min(earliest, last)
             offset = draw(last - first + 1, "position", seed, request.id, request.repeat_id)
             lengths[row] = context.prompt_length + first + offset
-    return WrongToken(lengths, rank=rank, gap_nats=gap_nats, stop_ids=context.stop_ids)
+    return lengths

@@ -24,4 +24,5 @@ def test_trained_matrices_keep_every_bit_and_few_weights_escape(name: str) -> No
     num_weights = sum(weight.numel() for weight in matrices)
     assert num_weights > 400_000
     assert sum(one.num_escapes for one in coded) / num_weights < 3.5e-4
-    assert 12.0 < 8 * sum(one.num_bytes for one in coded) / num_weights < 12.1
+    # Rows of 192 weights: a base each, where that saves escapes, weighs more here than in matrices of a real size.
+    assert 12.0 < 8 * sum(one.num_bytes for one in coded) / num_weights < 12.11
