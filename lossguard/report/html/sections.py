@@ -72,13 +72,16 @@ class Section:
 
 def sections_of(report: Json) -> tuple[Section, ...]:
     """Claims, worst first."""
-    claims = by_severity(report["claims"])
-    return tuple(_section(report, claim, number) for number, claim in enumerate(claims, 1))
+    differences = report["fingerprint"].get("differences", {})
+    return tuple(
+        section_of(claim, report["run"], differences.get(claim["candidate"], ()), number)
+        for number, claim in enumerate(by_severity(report["claims"]), 1)
+    )
 
 
-def _section(report: Json, claim: Json, number: int) -> Section:
-    divergences = tuple(_divergence(report, claim, example) for example in claim["examples"])
-    differences = report["fingerprint"].get("differences", {}).get(claim["candidate"], ())
+def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) -> Section:
+    """One claim of a run; ``number`` is its place on the page, ``differences`` are those of the fingerprints."""
+    divergences = tuple(_divergence(run, claim, example) for example in claim["examples"])
     return Section(
         anchor=f"claim-{number}",
         id=claim["id"],
@@ -158,7 +161,7 @@ def _check(check: Json) -> CheckRow:
     )
 
 
-def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
+def _divergence(run: Json, claim: Json, example: Json) -> Divergence:
     gap = "no such token in the vocabulary" if example["gap_nats"] is None else f"gap {example['gap_nats']:.2f} nats"
     stock = None
     if "stock_id" in example:
@@ -173,7 +176,7 @@ def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
             _token(row["id"], row["text"], f"{row['gap_nats']:.2f}") for row in example.get("alternatives", ())
         ),
         replays=tuple(f"{name}: {token}" for name, token in (example.get("replays") or {}).items()),
-        command=recheck_command(claim, report["run"], example),
+        command=recheck_command(claim, run, example),
     )
 
 
