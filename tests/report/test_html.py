@@ -25,7 +25,7 @@ TAGS = frozenset(
     re.findall(
         r"\w+",
         """html head meta title link style body header main section article h1 h2 h3 p a dl dt dd div table thead tbody
-        tr th td ul ol li details summary figure figcaption code strong q bdi svg g path defs use clippath rect text""",
+        tr th td ul ol li details summary figure figcaption code strong small span q bdi br svg g path defs use clippath rect text""",
     )
 )
 HOSTILE = (

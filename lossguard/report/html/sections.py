@@ -57,10 +57,12 @@ class Section:
     id: str
     verdict: str
     headline: str
-    reason: str
+    decisive: tuple[tuple[str, str], ...]  # check, what it found; of a PASS one row for all
+    deciding: str  # the same in names alone
     where: str
     sure: str
-    diagnosis: str
+    family: str
+    signs: str  # what speaks for the family
     sizes: str
     checks: tuple[CheckRow, ...]
     covers: tuple[str, ...]
@@ -82,15 +84,18 @@ def sections_of(report: Json) -> tuple[Section, ...]:
 def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) -> Section:
     """One claim of a run; ``number`` is its place on the page, ``differences`` are those of the fingerprints."""
     divergences = tuple(_divergence(run, claim, example) for example in claim["examples"])
+    signs, _, family = claim.get("diagnosis", {}).get("sentence", "").rpartition("; likely family: ")
     return Section(
         anchor=f"claim-{number}",
         id=claim["id"],
         verdict=claim["verdict"],
         headline=claim_headline(claim),
-        reason=_reason(claim),
+        decisive=_decisive(claim),
+        deciding=", ".join(name for name, _ in _decisive(claim)),
         where=_where(claim, divergences),
         sure=_sure(claim),
-        diagnosis=claim.get("diagnosis", {}).get("sentence", ""),
+        family=family,
+        signs=signs,
         sizes=_sizes(claim["sizes"]),
         checks=tuple(_check(check) for check in by_severity(claim["checks"])),
         covers=tuple(claim["covers"]),
@@ -101,11 +106,15 @@ def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) 
     )
 
 
-def _reason(claim: Json) -> str:
-    """Which checks decided; of a PASS all did."""
+def _decisive(claim: Json) -> tuple[tuple[str, str], ...]:
+    """The checks that share the claim's verdict if it is not PASS, else all at once."""
+    checks = claim["checks"]
+    rows = tuple((row["check"], row["summary"]) for row in checks if row["verdict"] == claim["verdict"] != "PASS")
+    if rows:
+        return rows
     if claim["verdict"] != "PASS":
-        return claim_reason(claim)
-    return f"all pass: {', '.join(check['check'] for check in claim['checks'])}"
+        return (("verdict", claim_reason(claim)),)
+    return (("all pass", ", ".join(row["check"] for row in checks)),)
 
 
 def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
@@ -114,7 +123,8 @@ def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
         return ""
     first = divergences[0]
     sentence = f"{first.place}: served {first.served.token} “{first.served.text}”, {first.served.gap}"
-    return f"{sentence}; best {first.best.token} “{first.best.text}”"
+    stock = f"; stock’s own decode there gives {', '.join(first.replays)}" if first.replays else ""
+    return f"{sentence}; best {first.best.token} “{first.best.text}”{stock}"
 
 
 def _sure(claim: Json) -> str:

@@ -18,8 +18,8 @@ from lossguard.report.plots.canvas import WITHOUT, is_available
 from lossguard.report.verdict_text import visible
 
 Json = Mapping[str, Any]
-NUM_PICTURED = 20
-"""Claims with pictures, worst first: each has about 100 kB of them."""
+NUM_PICTURED = 10
+"""Claims with pictures, worst first: drawing those of one takes a second, and they have about 100 kB."""
 REASON_CHARACTERS = 300
 NUM_IDS = 200
 TONES = {
