@@ -104,7 +104,8 @@ def _reduce(shot: Path, target: Path) -> None:
     from PIL import Image
 
     with Image.open(shot) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(target, optimize=True)
+        few = image.convert("RGB").quantize(64, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(target, optimize=True)
 
 
 def main(arguments: Sequence[str]) -> None:

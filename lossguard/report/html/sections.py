@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lossguard.report.html.answers import decisive, first_note, sure
 from lossguard.report.html.figures import Figure, figures_of
-from lossguard.report.verdict_text import by_severity, claim_headline, claim_reason, recheck_command, visible
+from lossguard.report.verdict_text import by_severity, claim_headline, recheck_command, visible
 
 Json = Mapping[str, Any]
 NUM_NOTES = 30
@@ -60,6 +61,7 @@ class Section:
     decisive: tuple[tuple[str, str], ...]  # check, what it found; of a PASS one row for all
     deciding: str  # the same in names alone
     where: str
+    first_place: str  # the same, short
     sure: str
     family: str
     signs: str  # what speaks for the family
@@ -90,10 +92,11 @@ def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) 
         id=claim["id"],
         verdict=claim["verdict"],
         headline=claim_headline(claim),
-        decisive=_decisive(claim),
-        deciding=", ".join(name for name, _ in _decisive(claim)),
+        decisive=decisive(claim),
+        deciding=", ".join(name for name, _ in decisive(claim)),
         where=_where(claim, divergences),
-        sure=_sure(claim),
+        first_place=divergences[0].place if divergences and claim["verdict"] != "PASS" else first_note(claim),
+        sure=sure(claim),
         family=family,
         signs=signs,
         sizes=_sizes(claim["sizes"]),
@@ -106,47 +109,14 @@ def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) 
     )
 
 
-def _decisive(claim: Json) -> tuple[tuple[str, str], ...]:
-    """The checks that share the claim's verdict if it is not PASS, else all at once."""
-    checks = claim["checks"]
-    rows = tuple((row["check"], row["summary"]) for row in checks if row["verdict"] == claim["verdict"] != "PASS")
-    if rows:
-        return rows
-    if claim["verdict"] != "PASS":
-        return (("verdict", claim_reason(claim)),)
-    return (("all pass", ", ".join(row["check"] for row in checks)),)
-
-
 def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
     """The first place of a red claim in one sentence."""
     if claim["verdict"] == "PASS" or not divergences:
-        return ""
+        return first_note(claim)
     first = divergences[0]
     sentence = f"{first.place}: served {first.served.token} “{first.served.text}”, {first.served.gap}"
-    stock = f"; stock’s own decode there gives {', '.join(first.replays)}" if first.replays else ""
+    stock = f"; stock's own decode there gives {', '.join(first.replays)}" if first.replays else ""
     return f"{sentence}; best {first.best.token} “{first.best.text}”{stock}"
-
-
-def _sure(claim: Json) -> str:
-    """How much the verdict rests on: bounds of a speed claim, false alarms behind a FAIL, else what could be seen."""
-    if claim.get("kind") == "speed":
-        check = claim["checks"][0]
-        return f"gain {check['candidate']}, one-sided 95 % bounds {check['bound']}" if check.get("bound") else ""
-    power = claim["power"]
-    if not power:
-        return ""
-    if claim["verdict"] == "FAIL" and "fail_given_lossless_fraction" in power:
-        wrong = 100 * power["fail_given_lossless_fraction"]
-        return (
-            f"stock against itself gets FAIL {wrong:.4g} times in 100 ({power['num_replicates']} resampled comparisons)"
-        )
-    excess, passing = power["detectable_excess_points"], 100 * power["pass_given_lossless_fraction"]
-    catches = (
-        "no excess is sure of a FAIL"
-        if excess >= 100
-        else (f"a true excess of {excess:.2g} points gets FAIL 90 times in 100")
-    )
-    return f"{catches}; a lossless candidate gets PASS {passing:.4g} times in 100"
 
 
 def _sizes(sizes: Json) -> str:
