@@ -92,7 +92,8 @@ def draw(report: Json, source: Path, target: Path) -> None:
         raise SystemExit("no Chromium here (make browser), or use --text")
     with tempfile.TemporaryDirectory() as folder:
         page, shot = Path(folder) / "report.html", Path(folder) / "report.png"
-        write_html(page, report, source)
+        claims = [{**claim, "figures": {}} for claim in report["claims"]]  # they lie below what is shown
+        write_html(page, {**report, "claims": claims}, source)
         size = ",".join(map(str, WINDOW))
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/p"]
         command = [browser, *options, f"--window-size={size}", f"--screenshot={shot}", page.as_uri()]
