@@ -20,7 +20,7 @@ from lossguard.report.verdict_text import visible
 Json = Mapping[str, Any]
 NUM_PICTURED = 10
 """Claims with pictures, worst first: drawing those of one takes a second, and they have about 100 kB."""
-REASON_CHARACTERS = 300
+REASON_CHARACTERS = 160
 NUM_IDS = 200
 TONES = {
     "FAIL": "FAIL",
