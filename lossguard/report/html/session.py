@@ -43,6 +43,7 @@ class ClaimEntry:
     tone: str
     systems: str
     reason: str
+    short: str  # the same, for the index
     facts: tuple[tuple[str, str], ...]
     section: Section | None
 
@@ -98,7 +99,8 @@ def _entry(claim: Json, run: Json | None, number: int) -> ClaimEntry:
         status=claim["status"],
         tone=TONES.get(claim["status"], "PASS"),
         systems=against,
-        reason=visible(" ".join(claim["reason"].split()), REASON_CHARACTERS),
+        reason=" ".join(claim["reason"].split()),
+        short=visible(" ".join(claim["reason"].split()), REASON_CHARACTERS),
         facts=tuple((name, text) for name, text in facts if text),
         section=_section(claim, run, number) if claim["evidence"] else None,
     )
