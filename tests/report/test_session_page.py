@@ -171,3 +171,9 @@ def test_the_same_session_gives_the_same_bytes() -> None:
     session = session_of(entry("tree/f", "FAIL", FAULTY))
     run = json.loads(json.dumps(report_of([FAULTY])))
     assert render_session(session, {"tree/f": run}) == render_session(json.loads(json.dumps(session)), {"tree/f": run})
+
+
+def test_a_status_that_is_not_the_verdict_of_the_run_says_why() -> None:
+    text = parse(render_session(session_of(entry("tree/f", "XFAIL", FAULTY, reason="expected to fail: rate")), {})).text
+    assert "decided by: expected to fail: rate" in text
+    assert "decided by: " not in parse(render_session(session_of(entry("tree/f", "FAIL", FAULTY)), {})).text
