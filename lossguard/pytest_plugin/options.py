@@ -31,6 +31,7 @@ class Settings:
     devices: str
     advisory: bool
     json: Path | None
+    html: Path | None
     seed: int | None
     temperature: float | None
     strict: bool
@@ -64,6 +65,7 @@ class Settings:
             devices=given["devices"] or "auto",
             advisory=bool(config.getoption("lossguard_advisory")),
             json=_path(config, "json"),
+            html=_path(config, "html"),
             seed=None if seed is None else int(seed),
             temperature=None if temperature is None else float(temperature),
             strict=bool(config.getoption("lossguard_strict")),

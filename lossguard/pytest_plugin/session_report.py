@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
 SCHEMA_ID = "https://lossguard/schema/session-1.json"
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 
 def build_session_report(
@@ -42,6 +42,7 @@ def build_session_report(
             "exit_reason": decision.reason,
             "counts": dict(decision.counts),
             "recorded": decision.counts["recorded"],
+            "line": decision.line,
         },
         "claims": [_claim(row) for row in decision.rows],
         "lost_tests": list(decision.lost),

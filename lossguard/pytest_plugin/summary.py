@@ -19,7 +19,7 @@ class SummaryFacts:
     """What the summary needs besides the decision."""
 
     explain: bool = False
-    json_path: Path | None = None
+    paths: tuple[Path, ...] = ()
     unused: tuple[str, ...] = ()
 
 
@@ -58,8 +58,8 @@ def detail_lines(decision: Decision, facts: SummaryFacts) -> Iterator[str]:
     yield from _live_lines(decision.rows)
     if facts.unused:
         yield f"records of claims that no test of this session makes: {', '.join(facts.unused)}"
-    if facts.json_path is not None:
-        yield f"report of this session: {facts.json_path}"
+    for path in facts.paths:
+        yield f"report of this session: {path}"
 
 
 def _live_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -54,6 +54,8 @@ def _views(claim: Json, number: int) -> Iterator[dict[str, Any]]:
         zoom = {"name": f"zoom_{number}", "select": "interval", "bind": "scales"}  # wheel and drag move the axes
         if any(figures["events"][arm]["num_events"] for arm in ARMS):
             yield _view(f"{title}: events", {**_events(figures["events"]), "params": [zoom]})
+    if "power" in figures:
+        yield _view(f"{title}: what the run could have seen", _power(figures["power"]))
     if claim.get("kind") == "speed" and (data := claim["checks"][0]["evidence"].get("plot_data")):
         yield _view(f"{title}: swap pairs", _pairs(data))
 
@@ -129,6 +131,32 @@ def _events(events: Json) -> dict[str, Any]:
             "color": _axis("audit", "audit", "nominal"),
             "shape": _axis("arm", "system", "nominal"),
         },
+    }
+
+
+def _power(power: Json) -> dict[str, Any]:
+    """Verdicts of the rate check by the candidate's true excess, with the margin."""
+    columns = (("FAIL", power["fail_fraction"]), ("PASS", power["pass_fraction"]))
+    values = [
+        {"verdict": name, "excess": excess, "fraction": fraction}
+        for name, fractions in columns
+        for excess, fraction in zip(power["excess_points"], fractions, strict=True)
+    ]
+    place = _axis("excess", "true excess of the candidate's mismatch rate, points")
+    margin = {"data": {"values": [{"excess": power["margin_points"]}]}, "mark": {"type": "rule", "strokeDash": [4, 4]}}
+    return {
+        "data": {"values": values},
+        "layer": [
+            {
+                "mark": {"type": "line", "point": True, "tooltip": {"content": "data"}},
+                "encoding": {
+                    "x": place,
+                    "y": _axis("fraction", "rate check", axis={"format": ".0%"}),
+                    "color": _axis("verdict", "verdict", "nominal", scale={"range": ["#d62728", "#2ca02c"]}),
+                },
+            },
+            {**margin, "encoding": {"x": place}},
+        ],
     }
 
 

@@ -25,7 +25,8 @@ TAGS = frozenset(
     re.findall(
         r"\w+",
         """html head meta title link style body header main section article h1 h2 h3 p a dl dt dd div table thead tbody
-        tr th td ul ol li details summary figure figcaption code strong q bdi svg g path defs use clippath rect text""",
+        tr th td ul ol li details summary figure figcaption code strong small span q bdi br svg g path defs use
+        clippath rect text""",
     )
 )
 HOSTILE = (
@@ -235,3 +236,23 @@ def test_reports_of_schema_1_0_are_rendered(tmp_path: Path) -> None:
             example.pop(key, None)
     text = parse(write_html(tmp_path / "report.html", report, SOURCE).read_text(encoding="utf-8")).text
     assert "INCONCLUSIVE  faulty against stock" in text or "NOT LOSSLESS  faulty against stock" in text
+
+
+def test_a_reply_that_ends_wrongly_is_the_place_where_no_token_is() -> None:
+    report = json.loads(json.dumps(report_of([judged("faulty", [(3, 10)])])))
+    (claim,) = report["claims"]
+    claim["examples"] = []
+    claim["verdict"] = "FAIL"
+    for check in claim["checks"]:
+        check["verdict"], check["notes"] = "PASS", []
+    (structure,) = (check for check in claim["checks"] if check["check"] == "structure")
+    structure.update(verdict="FAIL", notes=["request r-0003: finish 'length' after 7 tokens"])
+    text = parse(render_html(report, SOURCE)).text
+    assert "which token" in text
+    assert text.index("finish 'length' after 7 tokens") < text.index("how sure")
+
+
+def test_more_than_two_claims_have_an_index(page: str) -> None:
+    links = [attributes["href"] for tag, attributes in parse(page).tags if tag == "a"]
+    assert links[:3] == ["#card-1", "#card-2", "#card-3"]
+    assert "index" not in render_html(report_of([judged()]), SOURCE).partition("</style>")[2]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from lossguard.report.html.page import render_html
+from lossguard.report.html.session import render_session
 from tests.report.sample import judged, renamed, report_of, timed
 from tests.report.test_html import HOSTILE
+from tests.report.test_session_page import entry, session_of
 
 pytestmark = pytest.mark.browser
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
@@ -55,13 +57,36 @@ def test_a_request_and_a_message_would_be_seen(tmp_path: Path) -> None:
     assert requests_in(tmp_path / "net.json") == {"http://127.0.0.1:9/pixel.png"}
 
 
+FAULTY = judged("faulty", [(at, 10 + at % 30) for at in range(40)], lambda *_ids: HOSTILE)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    faulty = judged("faulty", [(at, 10 + at % 30) for at in range(40)], lambda *_ids: HOSTILE)
-    claims = [faulty, renamed(judged(), "fine"), timed("fine"), renamed(faulty, "A" * 10_000)]
+    claims = [FAULTY, renamed(judged(), "fine"), timed("fine"), renamed(FAULTY, "A" * 10_000)]
     path = tmp_path_factory.mktemp("browser") / "report.html"
     path.write_text(render_html(report_of(claims, command=["lossguard", HOSTILE]), path), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def session_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    claims = [
+        entry("tree-verify/greedy", "FAIL", FAULTY, reason=HOSTILE),
+        entry("A" * 10_000, "LOST", reason="A" * 10_000),
+        entry("fine/greedy", "PASS", renamed(judged(), "fine")),
+    ]
+    path = tmp_path_factory.mktemp("session") / "session.html"
+    path.write_text(render_session(session_of(*claims, lost_tests=["a" * 3000]), {}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_session_is_drawn_so_too_and_nothing_sticks_out(session_page: Path, width: int) -> None:
+    log = session_page.parent / f"net-{width}.json"
+    done = browse(session_page, f"--screenshot={session_page.parent / 's.png'}", f"--log-net-log={log}", width=width)
+    assert "CONSOLE" not in done.stderr
+    assert requests_in(log) == set()
+    assert_fits(session_page, width)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -75,6 +100,11 @@ def test_it_is_drawn_without_a_word_and_without_a_request(page: Path, width: int
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_sticks_out_at_the_side(page: Path, width: int) -> None:
+    assert_fits(page, width)
+
+
+def assert_fits(page: Path, width: int) -> None:
+    """A script of the test's own measures the page, without the policy that would forbid it."""
     probed = page.parent / "probed.html"
     text = page.read_text(encoding="utf-8")
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", PROBE)

@@ -88,10 +88,10 @@ def _rate(rate: Json) -> tuple[str, str]:
 def _events(events: Json, name: str) -> Figure:
     title = "Events, and what the audit says of them"
     rows = [
-        (arm, f"{position:,}", f"{gap:.2f}", pictures.STATUS[status][0])
+        (arm, f"{request + 1:,}", f"{position:,}", f"{gap:.2f}", pictures.STATUS[status][0])
         for arm in ("candidate", "stock")
-        for position, gap, status in zip(
-            events[arm]["position"], events[arm]["gap_nats"], events[arm]["status"], strict=True
+        for request, position, gap, status in zip(
+            *(events[arm][key] for key in ("request_index", "position", "gap_nats", "status")), strict=True
         )
     ]
     numbers = "; ".join(f"{arm}: {events[arm]['num_events']:,} events" for arm in ("candidate", "stock"))
@@ -100,7 +100,7 @@ def _events(events: Json, name: str) -> Figure:
         title=title,
         caption=f"{numbers}. An event is explained if stock itself serves that token there{more}.",
         svg=_svg(name, title, lambda axes: pictures.draw_events(axes, events)) if rows else "",
-        header=("system", "position", "gap, nats", "audit"),
+        header=("system", "request, of the run", "position", "gap, nats", "audit"),
         rows=tuple(rows[:ROWS_SHOWN]),
     )
 

@@ -1,22 +1,20 @@
-"""From the JSON report to the page. Every text passes ``visible``, and the template escapes what is left."""
+"""From the JSON report of a run to its page."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from lossguard.report.html.sections import Section, sections_of
+from lossguard.report.html.templates import render_template
 from lossguard.report.plots.canvas import WITHOUT, is_available
-from lossguard.report.verdict_text import by_severity, outcome_line, recheck_command, visible
+from lossguard.report.verdict_text import by_severity, outcome_line, recheck_command
 from lossguard.run_folder import reading, write_atomically
 
 Json = Mapping[str, Any]
-TEXT_CHARACTERS = 2000
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,41 +42,9 @@ def write_html(path: Path, report: Json, source: Path) -> Path:
 
 def render_html(report: Json, source: Path) -> str:
     """The page as text; the same report gives the same bytes. Raises as ``write_html``."""
-    template = _template()
     with reading(source):
         page = _page(report)
-    return str(template.render(page=page, policy=POLICY, style=_resource("page.css")))
-
-
-def _template() -> Any:
-    from jinja2 import BaseLoader, Environment, StrictUndefined
-
-    environment = Environment(
-        loader=BaseLoader(),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["trusted"] = _trusted
-    return environment.from_string(_resource("page.html.jinja"))
-
-
-def _shown(value: Any) -> Any:
-    """Plain text made visible; numbers and what is markup already stay."""
-    return visible(value, TEXT_CHARACTERS) if type(value) is str else value
-
-
-def _trusted(text: str) -> Any:
-    """Our own style sheet, and pictures: they are drawn from numbers and fixed words."""
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704
-
-
-def _resource(name: str) -> str:
-    return resources.files("lossguard.report.html").joinpath(name).read_text(encoding="utf-8")
+    return render_template("page.html.jinja", page)
 
 
 def _page(report: Json) -> Page:

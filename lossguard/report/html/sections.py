@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lossguard.report.html.answers import decisive, first_note, sure
 from lossguard.report.html.figures import Figure, figures_of
-from lossguard.report.verdict_text import by_severity, claim_headline, claim_reason, recheck_command, visible
+from lossguard.report.verdict_text import by_severity, claim_headline, recheck_command, visible
 
 Json = Mapping[str, Any]
 NUM_NOTES = 30
@@ -57,10 +58,13 @@ class Section:
     id: str
     verdict: str
     headline: str
-    reason: str
+    decisive: tuple[tuple[str, str], ...]  # check, what it found; of a PASS one row for all
+    deciding: str  # the same in names alone
     where: str
+    first_place: str  # the same, short
     sure: str
-    diagnosis: str
+    family: str
+    signs: str  # what speaks for the family
     sizes: str
     checks: tuple[CheckRow, ...]
     covers: tuple[str, ...]
@@ -72,22 +76,29 @@ class Section:
 
 def sections_of(report: Json) -> tuple[Section, ...]:
     """Claims, worst first."""
-    claims = by_severity(report["claims"])
-    return tuple(_section(report, claim, number) for number, claim in enumerate(claims, 1))
+    differences = report["fingerprint"].get("differences", {})
+    return tuple(
+        section_of(claim, report["run"], differences.get(claim["candidate"], ()), number)
+        for number, claim in enumerate(by_severity(report["claims"]), 1)
+    )
 
 
-def _section(report: Json, claim: Json, number: int) -> Section:
-    divergences = tuple(_divergence(report, claim, example) for example in claim["examples"])
-    differences = report["fingerprint"].get("differences", {}).get(claim["candidate"], ())
+def section_of(claim: Json, run: Json, differences: Sequence[str], number: int) -> Section:
+    """One claim of a run; ``number`` is its place on the page, ``differences`` are those of the fingerprints."""
+    divergences = tuple(_divergence(run, claim, example) for example in claim["examples"])
+    signs, _, family = claim.get("diagnosis", {}).get("sentence", "").rpartition("; likely family: ")
     return Section(
         anchor=f"claim-{number}",
         id=claim["id"],
         verdict=claim["verdict"],
         headline=claim_headline(claim),
-        reason=_reason(claim),
+        decisive=decisive(claim),
+        deciding=", ".join(name for name, _ in decisive(claim)),
         where=_where(claim, divergences),
-        sure=_sure(claim),
-        diagnosis=claim.get("diagnosis", {}).get("sentence", ""),
+        first_place=divergences[0].place if divergences and claim["verdict"] != "PASS" else first_note(claim),
+        sure=sure(claim),
+        family=family,
+        signs=signs,
         sizes=_sizes(claim["sizes"]),
         checks=tuple(_check(check) for check in by_severity(claim["checks"])),
         covers=tuple(claim["covers"]),
@@ -98,42 +109,14 @@ def _section(report: Json, claim: Json, number: int) -> Section:
     )
 
 
-def _reason(claim: Json) -> str:
-    """Which checks decided; of a PASS all did."""
-    if claim["verdict"] != "PASS":
-        return claim_reason(claim)
-    return f"all pass: {', '.join(check['check'] for check in claim['checks'])}"
-
-
 def _where(claim: Json, divergences: Sequence[Divergence]) -> str:
     """The first place of a red claim in one sentence."""
     if claim["verdict"] == "PASS" or not divergences:
-        return ""
+        return first_note(claim)
     first = divergences[0]
     sentence = f"{first.place}: served {first.served.token} “{first.served.text}”, {first.served.gap}"
-    return f"{sentence}; best {first.best.token} “{first.best.text}”"
-
-
-def _sure(claim: Json) -> str:
-    """How much the verdict rests on: bounds of a speed claim, false alarms behind a FAIL, else what could be seen."""
-    if claim.get("kind") == "speed":
-        check = claim["checks"][0]
-        return f"gain {check['candidate']}, one-sided 95 % bounds {check['bound']}" if check.get("bound") else ""
-    power = claim["power"]
-    if not power:
-        return ""
-    if claim["verdict"] == "FAIL" and "fail_given_lossless_fraction" in power:
-        wrong = 100 * power["fail_given_lossless_fraction"]
-        return (
-            f"stock against itself gets FAIL {wrong:.4g} times in 100 ({power['num_replicates']} resampled comparisons)"
-        )
-    excess, passing = power["detectable_excess_points"], 100 * power["pass_given_lossless_fraction"]
-    catches = (
-        "no excess is sure of a FAIL"
-        if excess >= 100
-        else (f"a true excess of {excess:.2g} points gets FAIL 90 times in 100")
-    )
-    return f"{catches}; a lossless candidate gets PASS {passing:.4g} times in 100"
+    stock = f"; stock's own decode there gives {', '.join(first.replays)}" if first.replays else ""
+    return f"{sentence}; best {first.best.token} “{first.best.text}”{stock}"
 
 
 def _sizes(sizes: Json) -> str:
@@ -158,7 +141,7 @@ def _check(check: Json) -> CheckRow:
     )
 
 
-def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
+def _divergence(run: Json, claim: Json, example: Json) -> Divergence:
     gap = "no such token in the vocabulary" if example["gap_nats"] is None else f"gap {example['gap_nats']:.2f} nats"
     stock = None
     if "stock_id" in example:
@@ -173,7 +156,7 @@ def _divergence(report: Json, claim: Json, example: Json) -> Divergence:
             _token(row["id"], row["text"], f"{row['gap_nats']:.2f}") for row in example.get("alternatives", ())
         ),
         replays=tuple(f"{name}: {token}" for name, token in (example.get("replays") or {}).items()),
-        command=recheck_command(claim, report["run"], example),
+        command=recheck_command(claim, run, example),
     )
 
 

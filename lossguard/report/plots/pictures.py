@@ -10,7 +10,8 @@ from lossguard.report.plots.canvas import CANDIDATE, LIMIT, STOCK
 
 Json = Mapping[str, Any]
 ARMS = (("stock", STOCK), ("candidate", CANDIDATE))
-STATUS = {"u": ("not served by stock", "tab:red"), "n": ("not audited", "tab:orange"), "e": ("explained", "tab:green")}
+STATUS = {"n": ("not audited", "tab:orange"), "e": ("explained", "tab:green"), "u": ("not served by stock", "tab:red")}
+"""Drawn in this order: what decides lies on top."""
 COLUMNS, ROWS_A_DECADE = 140, 20
 """Cells of the picture of events: points in one cell are drawn as one."""
 
@@ -52,6 +53,8 @@ def draw_positions(axes: Any, rows: Sequence[Json]) -> None:
 
 def draw_events(axes: Any, events: Json) -> None:
     """Events over the position in the reply: size of the gap, and what the audit says."""
+    from matplotlib.ticker import LogLocator
+
     furthest = max([position for arm in events.values() for position in arm["position"]], default=1)
     for arm, marker in (("stock", "x"), ("candidate", "o")):
         for letter, (words, colour) in STATUS.items():
@@ -61,6 +64,7 @@ def draw_events(axes: Any, events: Json) -> None:
                 places, gaps = zip(*cells, strict=True)
                 axes.plot(places, gaps, marker, color=colour, markersize=3.5, alpha=0.7, label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # gaps may all lie within one decade
     _plain_numbers(axes.yaxis)
     axes.set_xlim(-0.02 * furthest, 1.02 * furthest)
     axes.set_xlabel("position in the reply")
