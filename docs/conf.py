@@ -6,7 +6,7 @@ import lossguard
 
 project = "lossguard"
 author = "the lossguard authors"
-copyright = "the lossguard authors"  # noqa: A001 - Sphinx's own name for it
+copyright = "the lossguard authors"
 release = version = lossguard.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

@@ -17,7 +17,9 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = tuple(sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]))
-COMMANDS = frozenset({".", "cd", "cp", "export", "git", "lossguard", "make", "pip", "pytest", "python", "python3", "sed"})
+COMMANDS = frozenset({"lossguard", "make", "pip", "pytest", "python", "python3"}) | frozenset(
+    {".", "cd", "cp", "export", "git", "mv", "sed"}  # whose words are not looked at
+)
 NOTE = re.compile(r"<!--\s*(not run|exit):\s*(.+?)\s*-->")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.(?:py|toml|txt))\b")
 MARKDOWN = MarkdownIt("commonmark").enable("table")
@@ -84,7 +86,7 @@ def kind_of(language: str, text: str) -> Kind:
         return language  # type: ignore[return-value]
     if language:
         raise ValueError(f"no test knows what to do with a block of {language!r}")
-    first = text.lstrip("$ ").split(maxsplit=2)
+    first = re.sub(r"^([A-Z_]+=\S* )*", "", text.removeprefix("$ ")).split(maxsplit=2)
     is_output = len(first) > 1 and first[1].endswith(":")  # lossguard w12: 145 layers, ...
     is_command = (bool(first) and first[0] in COMMANDS and not is_output) or prompted(text)
     return "console" if is_command else "text"

@@ -109,13 +109,21 @@ def _check_python(arguments: list[str]) -> None:
     if arguments[0] != "-m":
         assert (ROOT / arguments[0].replace("../", "docs/examples/")).is_file(), f"no script {arguments[0]}"
         return
-    found = importlib.util.find_spec(arguments[1])
-    assert found is not None, f"no module {arguments[1]}"
-    assert found.origin is not None
-    folder = Path(found.origin).parent
-    source = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in _folder_of(arguments[1]).glob("*.py"))
     given = {word for word in arguments[2:] if word.startswith("--")}
     assert {word for word in given if f'"{word}"' not in source} == set(), f"{arguments[1]} has no such option"
+
+
+def _folder_of(module: str) -> Path:
+    """Where a module that can be run lies."""
+    found = importlib.util.find_spec(module)
+    assert found is not None, f"no module {module}"
+    if found.origin is not None:
+        return Path(found.origin).parent
+    folders = [Path(place) for place in found.submodule_search_locations or ()]
+    runnable = [folder for folder in folders if (folder / "__main__.py").is_file()]
+    assert runnable, f"{module} cannot be run"
+    return runnable[0]
 
 
 def _check_make(arguments: list[str]) -> None:
@@ -125,7 +133,9 @@ def _check_make(arguments: list[str]) -> None:
 
 
 def _check_pip(arguments: list[str]) -> None:
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    )
     assert arguments[0] == "install"
     asked = {
         extra

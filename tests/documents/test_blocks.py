@@ -57,9 +57,10 @@ def test_every_python_block_parses(block: Block) -> None:
     assert ast.parse(block.text).body
 
 
-@pytest.mark.parametrize("block", [*named("json"), *named("yaml")])
-def test_every_data_block_parses(block: Block) -> None:
-    assert (json.loads if block.kind == "json" else yaml.safe_load)(block.text)
+def test_every_data_block_parses() -> None:
+    for block in BLOCKS:
+        if block.kind in ("json", "yaml"):
+            assert (json.loads if block.kind == "json" else yaml.safe_load)(block.text), block.name
 
 
 def test_a_block_that_shows_output_holds_no_command() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ def anchors(path: Path) -> frozenset[str]:
     """Of all headings of a page; the second of two equal ones gets -1."""
     tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
     found: list[str] = []
-    for heading, content in zip(tokens, tokens[1:], strict=False):
+    for heading, content in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             plain = "".join(child.content for child in content.children or [] if child.type in ("text", "code_inline"))
             found.append(slug(plain))

@@ -25,11 +25,7 @@ def toctree_entries(page: Path) -> list[str]:
         for line in block.text.splitlines()
         if line and not line.startswith(":")
     ]
-    return [
-        str(found.relative_to(DOCS).with_suffix(""))
-        for line in lines
-        for found in sorted(DOCS.glob(f"{line}.md"))
-    ]
+    return [str(found.relative_to(DOCS).with_suffix("")) for line in lines for found in sorted(DOCS.glob(f"{line}.md"))]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

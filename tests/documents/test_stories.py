@@ -82,5 +82,5 @@ def test_a_command_that_ends_otherwise_is_noticed(tmp_path: Path) -> None:
         if (text, expected) == ("true\n", "0"):
             assert world.run(block) == ""
             continue
-        with pytest.raises(AssertionError, match="page.md:1: exit"):
+        with pytest.raises(AssertionError, match="1: exit"):
             world.run(block)

@@ -13,11 +13,15 @@ from pathlib import Path
 from tests.documents.blocks import ROOT, Block
 
 TIMEOUT_S = 240
-PROGRAMS = {
-    "lossguard": '-c "from lossguard.cli.main import main; main()"',
-    "pytest": "-m pytest -p lossguard_pytest",
+OWN_FOLDERS = os.pathsep.join(str(ROOT / place) for place in (".", "suites", "mechanisms", "kernels"))
+PROGRAMS = {  # -P: as installed programs, they do not look for modules in the current folder
+    "lossguard": '-P -c "from lossguard.cli.main import main; main()"',
+    "pytest": "-P -m pytest -p lossguard_pytest",
     "python": "",
 }
+SCRIPT = """#!/bin/sh
+PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{folders}" exec "{python}" {arguments} "$@"
+"""
 MY_LIBRARY = """
 from types import SimpleNamespace
 
@@ -61,11 +65,10 @@ class World:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "LOSSGUARD_B"))}
-        own = [ROOT, ROOT / "suites", ROOT / "mechanisms", ROOT / "kernels", self.folder]
         return {
             **kept,
             "PATH": os.pathsep.join((str(self.programs), os.environ["PATH"])),
-            "PYTHONPATH": os.pathsep.join(map(str, own)),
+            "PYTHONPATH": "",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "CI": "",
             "COLUMNS": "120",
@@ -80,7 +83,9 @@ def toy_project(place: Path) -> World:
     )
     (folder / "my_library.py").write_text(MY_LIBRARY, encoding="utf-8")
     world = World(folder=folder, programs=_programs(place))
-    made = Block(page="(setup)", line=0, kind="console", text='python -c "import conftest; conftest.pytest_configure()"')
+    made = Block(
+        page="(setup)", line=0, kind="console", text='python -c "import conftest; conftest.pytest_configure()"'
+    )
     world.run(made)
     return world
 
@@ -99,7 +104,8 @@ def _programs(place: Path) -> Path:
     folder.mkdir()
     for name, arguments in PROGRAMS.items():
         script = folder / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
+        text = SCRIPT.format(folders=OWN_FOLDERS, python=sys.executable, arguments=arguments)
+        script.write_text(text, encoding="utf-8")
         script.chmod(0o755)
     return folder
 
