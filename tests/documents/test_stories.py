@@ -20,11 +20,14 @@ STORIES: dict[str, Callable[[Path], World]] = {
     "docs/writing-a-mechanism.md": toy_project,
     "docs/writing-an-engine.md": toy_project,
 }
+SLOW = frozenset({"docs/writing-a-mechanism.md", "docs/writing-an-engine.md"})  # more of what the tutorial runs
 NOT_RUN = frozenset({"README.md"})  # it names the reader's systems; the tutorial runs the same commands
 PYTHON_PAGES = sorted({block.page for block in all_blocks() if block.kind == "python"})
 
 
-@pytest.mark.parametrize("page", STORIES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in STORIES]
+)
 def test_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     world = STORIES[page](tmp_path)
     printed = ""
