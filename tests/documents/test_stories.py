@@ -48,14 +48,20 @@ def test_every_command_runs_or_is_marked() -> None:
     assert unmarked == []
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Python blocks find beside them: a toy project, this repository's fixtures, a report."""
+    folder = toy_project(tmp_path_factory.mktemp("pages")).folder
+    (folder / "fixtures").symlink_to(ROOT / "fixtures")
+    (folder / "report.json").write_text('{"schema_version": "1.0", "claims": []}', encoding="utf-8")
+    return folder
+
+
 @pytest.mark.parametrize("page", PYTHON_PAGES)
-def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(page: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page in one namespace; verdicts are not waited for (the stories have some)."""
-    world = toy_project(tmp_path)
-    (world.folder / "fixtures").symlink_to(ROOT / "fixtures")
-    (world.folder / "report.json").write_text('{"schema_version": "1.0", "claims": []}', encoding="utf-8")
-    monkeypatch.chdir(world.folder)
-    monkeypatch.syspath_prepend(str(world.folder))
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
     monkeypatch.setattr("lossguard.gate.run_gate", _judge_nothing)
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks_of(ROOT / page):
