@@ -17,7 +17,6 @@ from tests.documents.worlds import World, checkout, require_shown, toy_project
 STORIES: dict[str, Callable[[Path], World]] = {
     "docs/replay.md": checkout,
     "docs/tutorial.md": toy_project,
-    "docs/w12.md": checkout,
     "docs/writing-a-mechanism.md": toy_project,
     "docs/writing-an-engine.md": toy_project,
 }

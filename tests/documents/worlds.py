@@ -91,11 +91,10 @@ def toy_project(place: Path) -> World:
 
 
 def checkout(place: Path) -> World:
-    """A folder with the fixtures, and a small bfloat16 model where pages say that theirs is."""
+    """A folder with this repository's fixtures."""
     folder = place / "checkout"
-    (folder / "models").mkdir(parents=True)
+    folder.mkdir()
     (folder / "fixtures").symlink_to(ROOT / "fixtures")
-    (folder / "models" / "Qwen3-8B").symlink_to(ROOT / "fixtures" / "w12-format" / "model")
     return World(folder=folder, programs=_programs(place))
 
 
