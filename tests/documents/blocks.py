@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -83,7 +83,7 @@ def kind_of(language: str, text: str) -> Kind:
     if language.startswith("{"):
         return "directive"
     if language in ("console", "python", "toml", "json", "yaml", "text"):
-        return language  # type: ignore[return-value]
+        return cast(Kind, language)
     if language:
         raise ValueError(f"no test knows what to do with a block of {language!r}")
     first = re.sub(r"^([A-Z_]+=\S* )*", "", text.removeprefix("$ ")).split(maxsplit=2)
