@@ -20,13 +20,13 @@ STORIES: dict[str, Callable[[Path], World]] = {
     "docs/writing-a-mechanism.md": toy_project,
     "docs/writing-an-engine.md": toy_project,
 }
-SLOW = frozenset({"docs/writing-a-mechanism.md", "docs/writing-an-engine.md"})  # more of what the tutorial runs
+FAST = frozenset({"docs/replay.md"})  # the others judge a toy model several times; tests/examples does so once
 NOT_RUN = frozenset({"README.md"})  # it names the reader's systems; the tutorial runs the same commands
 PYTHON_PAGES = sorted({block.page for block in all_blocks() if block.kind == "python"})
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in STORIES]
+    "page", [pytest.param(page, marks=() if page in FAST else pytest.mark.slow) for page in STORIES]
 )
 def test_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     world = STORIES[page](tmp_path)

@@ -1,4 +1,4 @@
-"""The agent loop of the documentation runs as it is written. The mechanism beside it: tests/documents, the tutorial."""
+"""The examples of the documentation run as they are written, and notice when their mechanism is broken."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ class Project:
             check=False,
         )
 
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Its tests."""
+        return self.run("-m", "pytest", "-p", "lossguard_pytest", "--lossguard-baseline=stock", *arguments)
+
     def make_lossy(self) -> None:
         """Accept drafts that are only second best."""
         source = self.path / "toylm.py"
@@ -56,6 +60,21 @@ def project(tmp_path: Path) -> Project:
         EXAMPLES / "mechanism", tmp_path / "project", ignore=shutil.ignore_patterns("model", "*.jsonl", ".*")
     )
     return Project(tmp_path / "project")
+
+
+def test_the_mechanism_passes(project: Project) -> None:
+    done = project.pytest()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS  lookup/greedy" in done.stdout
+    assert "lossguard: PASSED (1 pass) -> exit 0" in done.stdout
+
+
+def test_a_lossy_mechanism_is_red(project: Project) -> None:
+    project.make_lossy()
+    done = project.pytest()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL  lookup/greedy" in done.stdout
+    assert "lossguard: FAILED (1 fail, 0 inconclusive, 0 lost) -> exit 1" in done.stdout
 
 
 def test_the_agent_loop_promotes_a_lossless_patch_and_no_other(project: Project) -> None:
