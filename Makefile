@@ -13,6 +13,7 @@ SERVERS := vllm sglang llamacpp
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
+DOCS_READY := .venv/.docs-ready
 OLDEST := .venv-oldest
 OLDEST_READY := $(OLDEST)/.ready
 # What no other version of pytest may change: verdicts, exit codes, lost workers, devices, other plugins.
@@ -27,7 +28,7 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help env demo demo-smollm2 claims claims-record test test-slow test-matrix test-servers lint format types layers \
-	sizes mutation bench-scoring bench-w12 clean
+	sizes docs mutation bench-scoring bench-w12 clean
 
 help: ## what can be done here
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -105,6 +106,9 @@ layers: env ## the import rules of docs/architecture.md
 sizes: env ## sizes of files and functions, file names, broad excepts, leaked words
 	$(BIN)/python tools/check_sizes.py
 
+docs: $(DOCS_READY) ## the documentation site, into build/docs; warnings are errors
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env docs build/docs
+
 mutation: env ## mutants of lossguard/checks that tests/checks does not notice (half an hour on two cores or more)
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(NUM_WORKERS)
 	$(BIN)/python tools/mutation_score.py --survivors mutants/survivors.txt
@@ -137,6 +141,10 @@ $(OLDEST_READY): pyproject.toml requirements/constraints.txt requirements/oldest
 	@python=$$($(FIND_PYTHON)) && echo "setting up $(OLDEST) with $$python" && "$$python" -m venv $(OLDEST)
 	grep -v '^p\(ip\|ytest.*\)==' requirements/constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install $(PIP_FLAGS) -c $(OLDEST)/constraints.txt -r requirements/oldest-pytest.txt -e .
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[docs]'
 	@touch $@
 
 $(BENCH_READY): $(READY)

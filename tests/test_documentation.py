@@ -1,59 +1,22 @@
-"""What the documents say must be so: links, configurations, options."""
+"""What the documents say must be so: options, exit codes. Links and code blocks: tests/documents."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
-import tomllib
 from pathlib import Path
 
-import pytest
-
-from lossguard.config import config_from_mapping, load_config
+from lossguard.config import load_config
 from lossguard.engines.base import EngineSpec
-from lossguard.engines.servers.options import NAMES, read_options
+from lossguard.engines.servers.options import NAMES
 from lossguard.engines.transformers_options import TransformersOptions, parse_options
 from lossguard.gate_result import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_PASS, EXIT_USAGE
 from lossguard.scoring.spec import TorchScorerSpec, spec_from_options
 from lossguard_mechanisms.engine.options import parse_options as parse_embedded_options
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVERS = ("sglang", "vllm", "llamacpp", "openai")
-BLOCKS = [
-    (f"{path.relative_to(ROOT)}-{number}", language, text)
-    for path in DOCUMENTS
-    for number, (language, text) in enumerate(FENCE.findall(path.read_text(encoding="utf-8")))
-]
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_leads_to_a_file(path: Path) -> None:
-    targets = LINK.findall(path.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (path.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize(("language", "text"), [block[1:] for block in BLOCKS], ids=[block[0] for block in BLOCKS])
-def test_every_code_block_is_valid(language: str, text: str) -> None:
-    """TOML blocks are whole configurations whose options the engines take; Python blocks parse."""
-    assert language in ("python", "toml")
-    if language == "python":
-        assert ast.parse(text).body
-        return
-    config = config_from_mapping(tomllib.loads(text))
-    assert {"stock"} <= set(config.systems)
-    for system in config.systems.values():
-        spec = EngineSpec(name=system.name, model_path=config.model, options=system.options)
-        if system.engine == "transformers":
-            parse_options(spec)
-        elif system.engine == "embedded":
-            parse_embedded_options(spec)
-        else:
-            assert system.engine in SERVERS
-            read_options(spec, model_dtype="bfloat16")
 
 
 def test_every_option_of_a_server_is_documented() -> None:
@@ -67,7 +30,7 @@ def test_every_option_of_a_server_is_documented() -> None:
 
 def test_the_readme_has_code_blocks_and_stays_short() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert {language for language, _ in FENCE.findall(text)} == {"python", "toml"}
+    assert {"python", "toml"} <= {language for language, _ in FENCE.findall(text)}
     assert len(text.splitlines()) < 150
 
 
