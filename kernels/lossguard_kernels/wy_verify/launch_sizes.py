@@ -33,12 +33,14 @@ class Work:
 
 def verify_sizes(work: Work) -> LaunchSizes:
     """Of a verification: as many columns as leave every multiprocessor a program, so that little is computed twice."""
-    block = _block_of(work, most=64 if work.tile == _WIDE_TILE else 128)
+    is_wide = work.tile == _WIDE_TILE
+    block = _block_of(work, most=64 if is_wide else 128)
+    ahead = 2 if is_wide else 3  # wide tiles spill with 4 warps, and with 3 stages of 64 columns
     return LaunchSizes(
         block=block,
         part=_part_of(work.key_dim, 32),
-        warps=8 if work.tile == _WIDE_TILE else 4,  # with 4, tiles of 64 nodes spill
-        stages=4 if block <= 32 else 3,
+        warps=8 if is_wide else 4,
+        stages=4 if block <= 32 else ahead,
     )
 
 
