@@ -51,8 +51,8 @@ def _section(name: str, command: Any) -> str:
         rows = [(f"`{_metavar(item)}`", _said(item)) for item in arguments]
         parts.append(_table(("argument", "meaning"), rows))
     if options:
-        rows = [(f"`{', '.join(item.opts)}`", _said(item), _default(item)) for item in options]
-        parts.append(_table(("option", "meaning", "default"), rows))
+        lines = [(f"`{', '.join(item.opts)}`", _said(item), _default(item)) for item in options]
+        parts.append(_table(("option", "meaning", "default"), lines))
     return "\n\n".join(parts)
 
 

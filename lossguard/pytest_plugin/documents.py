@@ -88,7 +88,7 @@ def _runs(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     from lossguard.report.html.session import NUM_PICTURED
     from lossguard.report.reading import read_report
 
-    found = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for claim in report["claims"][:NUM_PICTURED]:
         if claim["report_path"] and Path(claim["report_path"]).is_file():
             try:

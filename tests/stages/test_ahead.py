@@ -70,7 +70,7 @@ def is_alive(process_id: int) -> bool:
 
 
 def test_another_process_serves_and_nothing_else_is_different(stack: Stack) -> None:
-    candidates = {"other": {"batch_size": 5}, "biased": {"bias": 3.0}}
+    candidates: dict[str, dict[str, Any]] = {"other": {"batch_size": 5}, "biased": {"bias": 3.0}}
     ahead, plain = (run_gate(plan_of(stack, candidates, serve_ahead=on)) for on in (True, False))
     assert verdicts(ahead) == verdicts(plain) == {"other/lossless": Verdict.PASS, "biased/lossless": Verdict.FAIL}
     for name in ("stock", *candidates):

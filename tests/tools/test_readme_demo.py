@@ -42,7 +42,7 @@ def test_a_wrong_verdict_is_no_demo(report: dict[str, Any]) -> None:
     assert len(table_rows(report, EXPECTED)) == 3
     for other in ({"verdict": Verdict.PASS}, {"verdict": Verdict.FAIL, "failing_check": "structure"}):
         with pytest.raises(SystemExit, match="wrong-token is FAIL"):
-            table_rows(report, [Expectation(candidate="wrong-token", **other)])  # type: ignore[arg-type]
+            table_rows(report, [Expectation(candidate="wrong-token", **other)])
 
 
 def test_only_what_stands_between_the_marks_changes() -> None:

@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -141,11 +142,11 @@ def measured(setting: Setting, bandwidth: float) -> Row:
     snapshots = torch.empty(requests * nodes, HEADS, DIM, DIM, device="cuda")
     first = setting.forest.firsts + setting.last
     walks = [
-        lambda s=s: rivals.with_snapshots(setting.rows, setting.forest, flat, s, setting.slots, snapshots)  # type: ignore[misc]
+        lambda s=s: rivals.with_snapshots(setting.rows, setting.forest, flat, s, setting.slots, snapshots)
         for s in setting.states
     ]
-    copies = [lambda s=s: s.index_copy_(0, setting.slots, snapshots.index_select(0, first)) for s in setting.states]  # type: ignore[misc]
-    alone = [lambda s=s: rivals.path_by_path(setting.rows, paths, s, setting.slots) for s in setting.states]  # type: ignore[misc]
+    copies = [lambda s=s: s.index_copy_(0, setting.slots, snapshots.index_select(0, first)) for s in setting.states]
+    alone = [lambda s=s: rivals.path_by_path(setting.rows, paths, s, setting.slots) for s in setting.states]
     return Row(
         requests=requests,
         nodes=nodes,
@@ -165,8 +166,14 @@ def measured(setting: Setting, bandwidth: float) -> Row:
 def verify_calls(setting: Setting, sizes: LaunchSizes | None = None) -> list[Callable[[], object]]:
     """One verification for each of the layers."""
     return [
-        lambda i=i: operation.verify(  # type: ignore[misc]
-            setting.rows, setting.forest, setting.states[i], setting.slots, stash=setting.stash.layer(i), sizes=sizes
+        partial(
+            operation.verify,
+            setting.rows,
+            setting.forest,
+            setting.states[i],
+            setting.slots,
+            stash=setting.stash.layer(i),
+            sizes=sizes,
         )
         for i in range(_TURNS)
     ]
@@ -179,7 +186,8 @@ def _deferred_calls(setting: Setting) -> list[Callable[[], object]]:
     pending.stash.totals.zero_()
     pending.counts.fill_(32)
     return [
-        lambda i=i: operation.verify(  # type: ignore[misc]
+        partial(
+            operation.verify,
             setting.rows,
             setting.forest,
             setting.states[i],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -113,10 +114,10 @@ def _rows_of(rows: DeltaRows, own: slice) -> DeltaRows:
 
 
 def _stash_like(rows: DeltaRows) -> Stash:
-    wide = {"dtype": torch.float32, "device": rows.value.device}
+    wide = partial(torch.empty, dtype=torch.float32, device=rows.value.device)
     return Stash(
         keys=torch.empty_like(rows.key, memory_format=torch.contiguous_format),
-        units=torch.empty(rows.key.shape[:2], **wide),  # type: ignore[arg-type]
-        updates=torch.empty(rows.value.shape, **wide),  # type: ignore[arg-type]
-        totals=torch.empty(rows.value.shape[:2], **wide),  # type: ignore[arg-type]
+        units=wide(rows.key.shape[:2]),
+        updates=wide(rows.value.shape),
+        totals=wide(rows.value.shape[:2]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -69,12 +70,12 @@ class StashShape:
 def empty_stash(shape: StashShape, device: torch.device | str) -> Stash:
     """A stash that nothing is written in yet."""
     leading = (shape.layers, shape.rows)
-    wide = {"dtype": torch.float32, "device": device}
+    wide = partial(torch.empty, dtype=torch.float32, device=device)
     return Stash(
         keys=torch.empty((*leading, shape.key_heads, shape.key_dim), dtype=shape.dtype, device=device),
-        units=torch.empty((*leading, shape.key_heads), **wide),  # type: ignore[arg-type]
-        updates=torch.empty((*leading, shape.heads, shape.value_dim), **wide),  # type: ignore[arg-type]
-        totals=torch.empty((*leading, shape.heads), **wide),  # type: ignore[arg-type]
+        units=wide((*leading, shape.key_heads)),
+        updates=wide((*leading, shape.heads, shape.value_dim)),
+        totals=wide((*leading, shape.heads)),
     )
 
 

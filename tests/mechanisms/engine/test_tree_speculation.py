@@ -42,7 +42,7 @@ def outputs(core: EngineCore, asked: list[Request]) -> dict[str, ServedOutput]:
     """Whole outputs by request id."""
     for item in asked:
         core.add(job_of(item))
-    found = {}
+    found: dict[str, ServedOutput] = {}
     while core.has_work:
         found |= {ended.job.request.id: ended.output() for ended in core.step()}
     return found
@@ -92,10 +92,11 @@ def test_greedy_and_sampled_requests_with_bans_and_logprobs_in_one_batch() -> No
     served = outputs(core_of(target, slots=8, pages=300, speculation=speculation), mixed)
     for name, expected in plain.items():
         assert (served[name].ids, served[name].finish_reason) == (expected.ids, expected.finish_reason), name
-        assert (served[name].logprobs is None) is (expected.logprobs is None)
-        if served[name].logprobs is not None and expected.logprobs is not None:
-            assert served[name].logprobs.top_ids == expected.logprobs.top_ids
-            assert served[name].logprobs.served == pytest.approx(expected.logprobs.served, abs=1e-4)
+        found = served[name].logprobs
+        assert (found is None) is (expected.logprobs is None)
+        if found is not None and expected.logprobs is not None:
+            assert found.top_ids == expected.logprobs.top_ids
+            assert found.served == pytest.approx(expected.logprobs.served, abs=1e-4)
 
 
 def test_a_path_that_is_taken_whole_counts_as_no_rejection() -> None:

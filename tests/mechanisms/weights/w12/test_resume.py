@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lossguard.errors import StorageError
+from lossguard.listener import SilentListener
 from lossguard_mechanisms.weights.w12.conversion_record import read_record
 from lossguard_mechanisms.weights.w12.convert import convert
 from lossguard_mechanisms.weights.w12.shard_writer import ShardWriter
@@ -133,7 +134,7 @@ def test_a_process_that_was_killed_is_continued(two_shards: Path, tmp_path: Path
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
 
 
-class Bar:
+class Bar(SilentListener):
     """A listener that remembers: titles with their totals, how far each came, and messages."""
 
     def __init__(self) -> None:
