@@ -141,11 +141,11 @@ def measured(setting: Setting, bandwidth: float) -> Row:
     snapshots = torch.empty(requests * nodes, HEADS, DIM, DIM, device="cuda")
     first = setting.forest.firsts + setting.last
     walks = [
-        lambda s=s: rivals.with_snapshots(setting.rows, setting.forest, flat, s, setting.slots, snapshots)  # type: ignore[misc]
+        lambda s=s: rivals.with_snapshots(setting.rows, setting.forest, flat, s, setting.slots, snapshots)
         for s in setting.states
     ]
-    copies = [lambda s=s: s.index_copy_(0, setting.slots, snapshots.index_select(0, first)) for s in setting.states]  # type: ignore[misc]
-    alone = [lambda s=s: rivals.path_by_path(setting.rows, paths, s, setting.slots) for s in setting.states]  # type: ignore[misc]
+    copies = [lambda s=s: s.index_copy_(0, setting.slots, snapshots.index_select(0, first)) for s in setting.states]
+    alone = [lambda s=s: rivals.path_by_path(setting.rows, paths, s, setting.slots) for s in setting.states]
     return Row(
         requests=requests,
         nodes=nodes,

@@ -113,10 +113,10 @@ def _rows_of(rows: DeltaRows, own: slice) -> DeltaRows:
 
 
 def _stash_like(rows: DeltaRows) -> Stash:
-    wide = {"dtype": torch.float32, "device": rows.value.device}
+    device = rows.value.device
     return Stash(
         keys=torch.empty_like(rows.key, memory_format=torch.contiguous_format),
-        units=torch.empty(rows.key.shape[:2], **wide),  # type: ignore[arg-type]
-        updates=torch.empty(rows.value.shape, **wide),  # type: ignore[arg-type]
-        totals=torch.empty(rows.value.shape[:2], **wide),  # type: ignore[arg-type]
+        units=torch.empty(rows.key.shape[:2], dtype=torch.float32, device=device),
+        updates=torch.empty(rows.value.shape, dtype=torch.float32, device=device),
+        totals=torch.empty(rows.value.shape[:2], dtype=torch.float32, device=device),
     )

@@ -69,12 +69,11 @@ class StashShape:
 def empty_stash(shape: StashShape, device: torch.device | str) -> Stash:
     """A stash that nothing is written in yet."""
     leading = (shape.layers, shape.rows)
-    wide = {"dtype": torch.float32, "device": device}
     return Stash(
         keys=torch.empty((*leading, shape.key_heads, shape.key_dim), dtype=shape.dtype, device=device),
-        units=torch.empty((*leading, shape.key_heads), **wide),  # type: ignore[arg-type]
-        updates=torch.empty((*leading, shape.heads, shape.value_dim), **wide),  # type: ignore[arg-type]
-        totals=torch.empty((*leading, shape.heads), **wide),  # type: ignore[arg-type]
+        units=torch.empty((*leading, shape.key_heads), dtype=torch.float32, device=device),
+        updates=torch.empty((*leading, shape.heads, shape.value_dim), dtype=torch.float32, device=device),
+        totals=torch.empty((*leading, shape.heads), dtype=torch.float32, device=device),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ KINDS = ("chain", "star", "random", "deep", "binary", "roots")
 def parents_of(kind: str, size: int, seed: int = 0) -> list[int]:
     """Of a tree; ``roots``: several trees that all follow the committed state."""
     draw = random.Random(seed)
-    choices = {
+    choices: dict[str, Callable[[int], int]] = {
         "chain": lambda node: node - 1,
         "star": lambda node: 0,
         "random": lambda node: draw.randrange(node),
