@@ -7,7 +7,6 @@ gaps.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -59,9 +58,10 @@ def _launch(
     shape = {"HEADS": key_heads, "GROUPS": query.shape[1] // key_heads, "DIM": dim, "PADDED": _power_of_two(dim)}
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     num_parts = splits + 1 if splits > 1 else 0
-    wide = functools.partial(torch.empty, dtype=torch.float32, device=query.device)
-    partial = wide((forest.num_trees, key_heads, num_parts, most_rows, dim))
-    maxima, sums = (wide(partial.shape[:-1]) for _ in range(2))
+    partial = torch.empty(
+        (forest.num_trees, key_heads, num_parts, most_rows, dim), dtype=torch.float32, device=query.device
+    )
+    maxima, sums = (partial.new_empty(partial.shape[:-1]) for _ in range(2))
     attend_kernel[(forest.num_trees * row_blocks, key_heads, max(1, num_parts))](
         query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
         partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), num_pages, -(-num_pages * page_size // splits),

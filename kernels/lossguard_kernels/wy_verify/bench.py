@@ -13,7 +13,6 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -166,14 +165,8 @@ def measured(setting: Setting, bandwidth: float) -> Row:
 def verify_calls(setting: Setting, sizes: LaunchSizes | None = None) -> list[Callable[[], object]]:
     """One verification for each of the layers."""
     return [
-        partial(
-            operation.verify,
-            setting.rows,
-            setting.forest,
-            setting.states[i],
-            setting.slots,
-            stash=setting.stash.layer(i),
-            sizes=sizes,
+        lambda i=i: operation.verify(  # type: ignore[misc]
+            setting.rows, setting.forest, setting.states[i], setting.slots, stash=setting.stash.layer(i), sizes=sizes
         )
         for i in range(_TURNS)
     ]
@@ -186,8 +179,7 @@ def _deferred_calls(setting: Setting) -> list[Callable[[], object]]:
     pending.stash.totals.zero_()
     pending.counts.fill_(32)
     return [
-        partial(
-            operation.verify,
+        lambda i=i: operation.verify(  # type: ignore[misc]
             setting.rows,
             setting.forest,
             setting.states[i],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -114,10 +113,10 @@ def _rows_of(rows: DeltaRows, own: slice) -> DeltaRows:
 
 
 def _stash_like(rows: DeltaRows) -> Stash:
-    wide = partial(torch.empty, dtype=torch.float32, device=rows.value.device)
+    device = rows.value.device
     return Stash(
         keys=torch.empty_like(rows.key, memory_format=torch.contiguous_format),
-        units=wide(rows.key.shape[:2]),
-        updates=wide(rows.value.shape),
-        totals=wide(rows.value.shape[:2]),
+        units=torch.empty(rows.key.shape[:2], dtype=torch.float32, device=device),
+        updates=torch.empty(rows.value.shape, dtype=torch.float32, device=device),
+        totals=torch.empty(rows.value.shape[:2], dtype=torch.float32, device=device),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -70,12 +69,11 @@ class StashShape:
 def empty_stash(shape: StashShape, device: torch.device | str) -> Stash:
     """A stash that nothing is written in yet."""
     leading = (shape.layers, shape.rows)
-    wide = partial(torch.empty, dtype=torch.float32, device=device)
     return Stash(
         keys=torch.empty((*leading, shape.key_heads, shape.key_dim), dtype=shape.dtype, device=device),
-        units=wide((*leading, shape.key_heads)),
-        updates=wide((*leading, shape.heads, shape.value_dim)),
-        totals=wide((*leading, shape.heads)),
+        units=torch.empty((*leading, shape.key_heads), dtype=torch.float32, device=device),
+        updates=torch.empty((*leading, shape.heads, shape.value_dim), dtype=torch.float32, device=device),
+        totals=torch.empty((*leading, shape.heads), dtype=torch.float32, device=device),
     )
 
 
