@@ -33,7 +33,8 @@ def hard_bound(given: CheckInput) -> bool:
 
 
 def match_rate(given: CheckInput) -> bool:
-    """Red if fewer than 97 % of the served tokens are the reference's best one (token-difr's ``audit_provider``)."""
+    """Red if fewer than 97 % of the served tokens are the reference's best one (``audit_provider`` of token-difr's
+    repository; its releases set no threshold)."""
     scores = given.candidate.scores
     return bool((scores.rank == 0).mean() < MATCH_RATE)
 
