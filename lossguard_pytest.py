@@ -88,7 +88,7 @@ OPTIONS: tuple[tuple[str, str | None, Any, str], ...] = (
     ("advisory", None, None, "report verdicts without failing"),
     ("json", "PATH", filled_text, "write the session's report to this file"),
     ("html", "PATH", filled_text, "write the session's claims to this file, as one HTML page"),
-    ("seed", "INT", seed_text, "seed of prompt order, resampling and sampled replies"),
+    ("seed", "INT", seed_text, "seed of resampling and sampled replies (prompts: [prompts] seed of the configuration)"),
     ("temperature", "NUMBER", temperature_text, "judge sampled replies at this temperature"),
     ("strict", None, None, "any token that differs from the baseline's fails (deterministic stacks only)"),
     ("explain", None, None, "print every claim's checks and first divergences, not only those of red claims"),

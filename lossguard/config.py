@@ -106,7 +106,19 @@ def load_config(path: str | Path | None = None) -> Config:
     return config_from_mapping(data, folder=found.parent, source=str(found))
 
 
+def has_config() -> bool:
+    """Whether a configuration is in the current folder or above it."""
+    return _search_config() is not None
+
+
 def _nearest_config() -> Path:
+    found = _search_config()
+    if found is None:
+        raise _not_found(f"no lossguard.toml and no [tool.lossguard] in {Path.cwd()} or above it")
+    return found
+
+
+def _search_config() -> Path | None:
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "lossguard.toml").is_file():
@@ -114,7 +126,7 @@ def _nearest_config() -> Path:
         pyproject = folder / "pyproject.toml"
         if pyproject.is_file() and "[tool.lossguard" in pyproject.read_text(encoding="utf-8"):
             return pyproject
-    raise _not_found(f"no lossguard.toml and no [tool.lossguard] in {here} or above it")
+    return None
 
 
 def _not_found(found: str) -> UsageError:

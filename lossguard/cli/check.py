@@ -34,7 +34,10 @@ def check(
     budget: Annotated[
         str | None, typer.Option(help="quick, standard, full or REQUESTSxTOKENS[xCALIBRATION] (default: standard)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="seed of prompts order, resampling and sampled replies")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="seed of resampling and sampled replies (prompts: [prompts] seed of the configuration)"),
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="judge sampled replies at this temperature")] = None,
     repeats: Annotated[int | None, typer.Option(help="replies per prompt")] = None,
     strict: Annotated[

@@ -28,18 +28,19 @@ def doctor(
         Path | None, typer.Option(help="with --scorer: score what this run kept (default: a few replies made now)")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="a lossguard.toml (default: the built-in model)")
+        Path | None,
+        typer.Option("--config", help="a lossguard.toml (default: the nearest, or else the built-in model)"),
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="write the findings to this file")] = None,
 ) -> int:
     """Show versions, devices, engines and scorers, try the baseline, and estimate what each budget costs."""
-    from lossguard.config import load_config
+    from lossguard.config import has_config, load_config
     from lossguard.demo_targets import SMOLLM2
     from lossguard.gate import doctor as diagnose
     from lossguard.gate_result import EXIT_INTERNAL, EXIT_PASS
     from lossguard.plan import DEFAULT_SEED
 
-    loaded = load_config(config) if config else SMOLLM2.config(DEFAULT_SEED)
+    loaded = load_config(config) if config or has_config() else SMOLLM2.config(DEFAULT_SEED)
     if scorer is not None:
         return _compare(loaded, scorer, (baseline, run), json_path)
     if run is not None:
