@@ -270,6 +270,8 @@ def _speed_claims(
         return []
     if workspace.is_offline:
         return [not_judged_again(workspace, system) for system in workspace.plan.systems]
+    if workspace.ahead is not None:
+        workspace.ahead.close()  # nothing of ours runs while pairs are timed
     for system in (workspace.plan.stock, *workspace.plan.systems):
         workspace.release(system)
     claims, _suite = time_systems(workspace, timing, judged_replies(workspace, timing, lossless, stock_outputs))

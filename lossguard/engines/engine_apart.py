@@ -25,6 +25,8 @@ class SharedWorker:
 
     def open(self, system: OpenSystem) -> None:
         """Have the system's engine made, without waiting for it."""
+        if self._open is not None:  # nobody asked that one: its answer still lies in the pipe
+            self.process.receive()
         self._open = system
         self.process.send(system)
 

@@ -1,4 +1,7 @@
-"""A worker process that serves whole systems, one after the other; ``engine_apart`` is the parent's side."""
+"""A worker process that serves whole systems, one after the other; ``engine_apart`` is the parent's side.
+
+They share an interpreter, so engines are movable only if nothing but this project's own packages runs in them.
+"""
 
 from __future__ import annotations
 

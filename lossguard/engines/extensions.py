@@ -16,6 +16,8 @@ from lossguard.engines.options import bad_option
 from lossguard.errors import UsageError
 from lossguard.records import Request
 
+OWN_PACKAGES = frozenset({"lossguard", "lossguard_mechanisms", "lossguard_suites"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContext:
@@ -68,6 +70,11 @@ class Extension:
         if not callable(function):
             raise _cannot_load(self.target, f"{module_name} has no function {attribute!r}")
         return cast("Callable[..., Any]", function)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this project's own packages have it: others may change a process that several systems share."""
+        return self.target.partition(".")[0].partition(":")[0] in OWN_PACKAGES
 
     def to_json(self) -> dict[str, Any]:
         """For fingerprints."""

@@ -79,9 +79,12 @@ class TransformersEngine:
     def is_movable(self) -> bool:
         """Whether another process serves the same beside this one: on a CPU, where neither holds a device.
 
-        A system with ``processes`` has its own, which take the cores already.
+        A system with ``processes`` has its own, which take the cores already. One without ``threads`` computes with as
+        many as its process happens to have, and extensions of others may change what the process computes.
         """
-        return resolve_device(self._spec.options)[0] == "cpu" and self._spec.options.processes == 1
+        options = self._spec.options
+        is_alone = options.processes == 1 and all(one.is_ours for one in options.extensions)
+        return is_alone and options.threads is not None and resolve_device(options)[0] == "cpu"
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""

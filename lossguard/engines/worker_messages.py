@@ -36,12 +36,13 @@ class ToldError:
 
     def rebuilt(self) -> LossguardError:
         """The same error in this process."""
-        error_class: type[LossguardError] = getattr(errors, self.kind)
+        error_class: type[LossguardError] = getattr(errors, self.kind, errors.EngineError)
         return error_class(self.found, why=self.why, fix=self.fix, code=self.code)
 
 
 def connection_of(descriptor: int) -> Connection[Any, Any]:
     """The socket to the parent; from now on this process ends when its parent does."""
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - a process of an engine's must not keep it open after this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     return Connection(descriptor)
 

@@ -214,7 +214,7 @@ class Controller(ItemRunner):
         """Write what was asked for. What cannot be written is red, and files that were written before say so too."""
         told = self._documents
         problems: list[str] = []
-        for tell in (told.tell_github, told.write_page, told.write_report):
+        for tell in (told.write_page, told.write_report, told.tell_github):  # what GitHub has cannot be taken back
             problem = tell(decision)
             if problem:
                 problems.append(problem)

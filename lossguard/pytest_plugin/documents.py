@@ -16,6 +16,9 @@ from lossguard.pytest_plugin.options import Settings
 from lossguard.pytest_plugin.problems import bad_report_path
 from lossguard.pytest_plugin.session_report import build_session_report, extended, to_text
 
+DRAWING_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What drawing a run's numbers may raise, should they not be what pictures expect."""
+
 
 @dataclass
 class Documents:
@@ -53,16 +56,18 @@ class Documents:
         path = self.settings.html
         if path is None:
             return ""
+        from jinja2 import TemplateError
+
         from lossguard.report.html.session import render_session
-        from lossguard.run_folder import reading, write_atomically
+        from lossguard.run_folder import write_atomically
 
         try:
             report = self._report(decision)
-            with reading(path):
-                text = render_session(report, _runs(report))
-            write_atomically(path, text)
+            write_atomically(path, render_session(report, _runs(report)))
         except LossguardError as error:
             return f"{path} was not written: {error.code}"
+        except (*DRAWING_ERRORS, TemplateError) as error:
+            return f"{path} was not drawn: {type(error).__name__}: {error}"  # the decision and its other files stand
         return ""
 
     def write_report(self, decision: Decision) -> str:

@@ -45,7 +45,11 @@ class Ahead:
         self._wards = {system.name: _Ward() for system in systems}
         self._worker = SharedWorker()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lossguard-ahead")
-        self._worker.open(self._order(systems[0]))  # imports and loads while this process prepares prompts
+        try:
+            self._worker.open(self._order(systems[0]))  # imports and loads while this process prepares prompts
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Serve ``requests`` on every system, one after the other; returns at once."""

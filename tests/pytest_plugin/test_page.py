@@ -48,6 +48,15 @@ def test_the_page_says_so_if_the_json_cannot_be_written(project: Project) -> Non
     assert done.line in html.unescape((project.path / "out.html").read_text())
 
 
+def test_github_is_told_last(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    project.write(claim("tree/p", "good"))
+    assert project.run("--lossguard-json=absent/out.json").code == 1
+    assert "exit-code=1" in (tmp_path / "outputs").read_text()
+
+
 def test_what_github_could_not_be_told_is_red_in_the_json_too(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

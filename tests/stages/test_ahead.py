@@ -94,9 +94,12 @@ def test_a_crash_is_raised_when_its_turn_comes_and_the_run_can_be_resumed(stack:
     (run,) = (stack.folder / "runs").glob("run-*")
     assert len(replies(run, "ending")) == 30
     assert not any(map(is_alive, served_by(run, "ending")))
+    with pytest.raises(EngineError, match="the toy is over"):  # stock, opened ahead, has all its replies already
+        run_gate(plan_of(stack, candidates, resume=run))
+    assert len(replies(run, "ending")) == 60
     resumed = run_gate(plan_of(stack, candidates, serve_ahead=False, resume=run))
     assert verdicts(resumed) == dict.fromkeys((f"{name}/lossless" for name in candidates), Verdict.PASS)
-    assert len(served_by(run, "ending")) == 2
+    assert len(served_by(run, "ending")) == 3
 
 
 def test_what_cannot_be_moved_is_served_in_its_turn_and_the_log_says_why(stack: Stack) -> None:

@@ -62,8 +62,13 @@ class EmbeddedEngine:
 
     @property
     def is_movable(self) -> bool:
-        """Whether another process serves the same beside this one: on a CPU, where neither holds a device."""
-        return torch.device(resolve_device(self._spec.options)[0]).type == "cpu"
+        """Whether another process serves the same beside this one: on a CPU, where neither holds a device.
+
+        Not without ``threads``, which would be as many as the process happens to have, nor with extensions of others.
+        """
+        options = self._spec.options
+        is_settled = options.threads is not None and all(one.is_ours for one in options.extensions)
+        return is_settled and torch.device(resolve_device(options)[0]).type == "cpu"
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""

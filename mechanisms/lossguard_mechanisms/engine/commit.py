@@ -83,8 +83,7 @@ def _commit_recurrent(stash: TreeStash, path: Path, last: Tensor, recurrent: Rec
         for states, decay, key, update in zip(
             recurrent.recurrent, end.exp()[..., None], weighted, updates, strict=True
         ):
-            part = states[stretch].mul_(decay).flatten(0, 1)
-            part.baddbmm_(key.transpose(-1, -2).flatten(0, 1), update.flatten(0, 1))
+            states[stretch].mul_(decay).add_(key.transpose(-1, -2) @ update)  # rounded as in the form below
         return
     state = recurrent.recurrent.index_select(1, stash.rows.slots)
     state = end.exp()[..., None] * state + weighted.transpose(-1, -2) @ updates

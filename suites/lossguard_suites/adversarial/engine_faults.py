@@ -126,6 +126,7 @@ def create(spec: EngineSpec) -> EmbeddedEngine:
     if name not in STAGES:
         raise bad_option(spec.name, f"has fault = {name!r}. {near_miss(name, STAGES)}")
     options = {key: value for key, value in spec.options.items() if key != "fault"}
+    options.setdefault("cuda_graphs", False)  # faults look at paths on the host
     return EmbeddedEngine(replace(spec, options=options), load=partial(load_core, make_stage=STAGES[name]))
 
 

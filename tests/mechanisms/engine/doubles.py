@@ -159,23 +159,36 @@ class BranchingDrafter(KnowingDrafter):
     """Names several candidates a depth, the reply's own token at a random rank if at all, and scores their pairs."""
 
     num_candidates = 4
+    offset = 0
 
     def draft(self, state: DrafterState, rows: Rows, anchors: Tensor, *, num_depths: int | None = None) -> Lattice:
         chain = super().draft(state, rows, anchors, num_depths=num_depths).chain
         shape = (*chain.shape, self.num_candidates)
         first = torch.randint(0, self.num_candidates, chain.shape, generator=self._generator)[..., None]
-        ids = (chain[..., None] + torch.arange(self.num_candidates) - first) % self._vocab_size
+        ids = (chain[..., None] + self.offset + torch.arange(self.num_candidates) - first) % self._vocab_size
         raw = torch.randn(*chain.shape, self.num_candidates + 3, generator=self._generator)
         log_probs = raw.log_softmax(-1).sort(dim=-1, descending=True).values[..., : self.num_candidates]
         edges = torch.randn(*shape, self.num_candidates, generator=self._generator)
         return Lattice(ids=ids, log_probs=log_probs, chain=chain, edges=edges, confidence=None)
 
 
+class WrongDrafter(BranchingDrafter):
+    """Names tokens that are all far from the reply's own."""
+
+    offset = 10
+
+
 def branching_speculation(
-    replies: Mapping[tuple[int, ...], Sequence[int]], policy: str, *, num_nodes: int = 9, vocab_size: int = 53
+    replies: Mapping[tuple[int, ...], Sequence[int]],
+    policy: str,
+    *,
+    num_nodes: int = 9,
+    vocab_size: int = 53,
+    drafts: type[BranchingDrafter] = BranchingDrafter,
 ) -> Speculation:
-    """Tree speculation with a drafter that often names the reply's tokens."""
-    drafter = BranchingDrafter(replies, num_depths=4, vocab_size=vocab_size, error_rate=0.2)
+    """Tree speculation with a drafter that often names the reply's tokens, or never."""
+    error_rate = 0.0 if drafts is WrongDrafter else 0.2
+    drafter = drafts(replies, num_depths=4, vocab_size=vocab_size, error_rate=error_rate)
     sizes = LatticeSizes(drafter=drafter.name, num_depths=4, num_candidates=drafter.num_candidates)
     chosen, _ = policy_for(TreeOrder(policy=policy, num_nodes=num_nodes), sizes)
     return Speculation(drafter=drafter, policy=chosen, acceptance=SampleAndMatch())

@@ -14,6 +14,7 @@ from lossguard_mechanisms.engine.speculation import SampleAndMatch
 from lossguard_mechanisms.trees.names import BEST_FIRST, TREES
 from lossguard_mechanisms.trees.policies import BestFirstPolicy
 from tests.mechanisms.engine.doubles import (
+    WrongDrafter,
     branching_speculation,
     core_of,
     job_of,
@@ -133,7 +134,8 @@ def test_nothing_of_a_tree_is_left_when_its_first_nodes_are_refused() -> None:
     target = pair("qwen3_5_text").ours
     asked = requests(4)
     plain = serve(core_of(target, pages=200), asked)
-    wrong = {prompt: [(token + 20) % 53 for token in reply] for prompt, reply in told(asked, plain).items()}
-    speculation = branching_speculation(wrong, BEST_FIRST)
+    speculation = branching_speculation(told(asked, plain), BEST_FIRST, drafts=WrongDrafter)
     served = outputs(core_of(target, pages=300, speculation=speculation), asked)
     assert {name: output.ids for name, output in served.items()} == plain
+    assert sum(sum(output.telemetry["drafts"]) for output in served.values()) > 100
+    assert all(sum(output.telemetry["accepted"]) == 0 for output in served.values())
