@@ -14,8 +14,8 @@ from lossguard_mechanisms.replay.policies import Chain, Policy
 from lossguard_mechanisms.replay.recording import Recording
 from lossguard_mechanisms.replay.walk import Replay, replay
 
-SCHEMA_ID = "https://lossguard/schema/lattice-replay-1.json"
-SCHEMA_VERSION = "1.0"
+SCHEMA_ID = "https://lossguard/schema/lattice-replay-2.json"
+SCHEMA_VERSION = "2.0"
 ALL = "all"
 
 

@@ -15,7 +15,7 @@ from lossguard_mechanisms.replay.store import SUFFIX, save_recording
 from tests.mechanisms.replay.toy_recordings import recording
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = ROOT / "mechanisms" / "lossguard_mechanisms" / "replay" / "lattice-replay-1.json"
+SCHEMA = ROOT / "mechanisms" / "lossguard_mechanisms" / "replay" / "lattice-replay-2.json"
 pytestmark = pytest.mark.usefixtures("lattice_command")
 LENGTHS = (12, 9, 15, 20, 11, 7)
 
