@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from lossguard.config import SystemConfig
@@ -45,11 +45,10 @@ class Ahead:
         self._wards = {system.name: _Ward() for system in systems}
         self._worker = SharedWorker()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lossguard-ahead")
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._worker.open(self._order(systems[0]))  # imports and loads while this process prepares prompts
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Serve ``requests`` on every system, one after the other; returns at once."""
