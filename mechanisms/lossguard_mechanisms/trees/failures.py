@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from lossguard.errors import UsageError
+from lossguard_kernels.forests.failures import too_many_nodes
 
-
-def too_many_nodes(found: int, limit: int, what: str) -> UsageError:
-    """More nodes than can be verified together, or than there are candidates for."""
-    return UsageError(
-        f"a tree of {found:,} nodes is asked for, and {what} {limit:,}",
-        why="a tree that is cut in silence would verify other tokens than the policy chose",
-        fix=f"ask for at most {limit:,} nodes",
-        code="LG1901",
-    )
+__all__ = ["no_pair_scores", "no_tree", "too_deep", "too_many_nodes"]
 
 
 def no_tree(problem: str) -> UsageError:
