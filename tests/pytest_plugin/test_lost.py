@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -40,9 +41,11 @@ def test_a_report_that_cannot_be_sent_is_noticed(distributed: Project, value: st
     lost = f"def test_other(record_property):\n    record_property('thing', {value})\n    assert False\n"
     distributed.write(claim("p", "good") + lost)
     done = distributed.run()
-    assert done.code == 1, done.out
-    assert "test_it.py::test_other" in done.out.split("lost: no end of these tests was reported")[1]
-    assert "1 lost" in done.line
+    # The worker ends by itself with a test still open. If xdist hears of that end before it hears of the error, its own
+    # assertion fails: pytest then says 3 and prints no sections, so that only our line is left to tell of the loss.
+    assert done.code == (3 if "worker_workerfinished" in done.out else 1), done.out
+    assert done.code == 3 or "test_other" in done.out.split("lost: no end of these tests was reported")[1]
+    assert re.search(r"FAILED \(.*[1-9] lost\)", done.line), done.out
 
 
 def test_a_report_that_a_plugin_swallows_is_noticed(distributed: Project) -> None:
