@@ -131,6 +131,20 @@ def test_a_larger_test_split_changes_no_other_split() -> None:
     assert small[Split.TEST] == large[Split.TEST][:20]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_cluster_stays_out_of_calibration(seed: int) -> None:
+    """Of 30 calibration prompts it would leave 11 clusters to set thresholds by."""
+    prompts = make_prompts({"a": 60, "b": 20})
+    clusters = {prompt.id: "b-000" if prompt.set == "b" else prompt.id for prompt in prompts}
+    splits, _ = split_by_cluster(prompts, clusters, SplitSizes(calibration=30, test=40, sealed=10), seed=seed)
+    assert {name for name in splits[Split.TEST] if name.startswith("b")} == {f"b-{index:03d}" for index in range(20)}
+    assert {split: len(names) for split, names in splits.items()} == {
+        Split.CALIBRATION: 30,
+        Split.TEST: 40,
+        Split.SEALED: 10,
+    }
+
+
 def test_too_few_prompts_shrink_the_splits_and_say_so() -> None:
     prompts = make_prompts({"a": 40})
     sizes = SplitSizes(calibration=80, test=240, sealed=80)
