@@ -87,7 +87,7 @@ def split_by_cluster(
     room = {split: wanted.of(split) for split in Split}
     placed: dict[Split, list[str]] = {split: [] for split in Split}
     left_out = 0
-    most = max(1, wanted.calibration // _LARGE_SHARE)
+    most = max(1, wanted.calibration // _LARGE_SHARE) if wanted.calibration else len(prompts)
     for members in sorted(_clusters_in_turn(prompts, clusters, seed), key=lambda members: len(members) > most):
         split = _split_for(len(members), room)
         taken = members[: room[split]]

@@ -145,6 +145,13 @@ def test_a_large_cluster_stays_out_of_calibration(seed: int) -> None:
     }
 
 
+def test_without_calibration_large_clusters_keep_their_turn() -> None:
+    prompts = make_prompts({"a": 10, "b": 10})
+    clusters = {prompt.id: "b-000" if prompt.set == "b" else prompt.id for prompt in prompts}
+    splits, _ = split_by_cluster(prompts, clusters, SplitSizes(calibration=0, test=20, sealed=0), seed=None)
+    assert splits[Split.TEST][1:11] == tuple(f"b-{index:03d}" for index in range(10))
+
+
 def test_too_few_prompts_shrink_the_splits_and_say_so() -> None:
     prompts = make_prompts({"a": 40})
     sizes = SplitSizes(calibration=80, test=240, sealed=80)
