@@ -117,9 +117,7 @@ def test_a_path_that_is_taken_whole_counts_as_no_rejection(num_nodes: int) -> No
 
 def test_nothing_is_refused_at_a_leaf() -> None:
     tree = tree_of(torch.zeros(4, 5, dtype=torch.int64), torch.tensor([[-1, 0, 0, 1, 1]] * 4))
-    nodes = torch.tensor(
-        [[0, 1, 3], [0, 1, 0], [0, 2, 0], [0, 0, 0]]
-    )  # a deep leaf, above two, a shallow leaf, the root
+    nodes = torch.tensor([[0, 1, 3], [0, 1, 0], [0, 2, 0], [0, 0, 0]])  # ends: leaf, above two, leaf, root
     path = Path(nodes=nodes, num_nodes=torch.tensor([3, 2, 2, 1]), emitted=nodes)
     assert has_refused(tree, path).tolist() == [False, True, False, True]
     alone = chain(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.int64))
