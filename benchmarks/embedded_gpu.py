@@ -207,7 +207,7 @@ def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace
     config: TargetConfig = TARGETS[shape]
     target = target_of_shape(config, dtype=DTYPE, device=device)
     drafter = drafter_of_shape(drafter_shape(shape, num_depths=arguments.drafts), target)
-    has_kernels, _ = kernels_fit(config, page_size=PAGE_SIZE, dtype=DTYPE, device=device)
+    has_kernels, _ = kernels_fit(config, dtype=DTYPE, device=device)
     return Setting(
         shape=shape,
         target=target,

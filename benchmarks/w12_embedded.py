@@ -36,7 +36,7 @@ STEPS, NUM_PROFILED = 24, 4
 def core_of(target: Target, batch: int) -> EngineCore:
     """An engine of ``batch`` slots; on CUDA with graphs."""
     weight = target.embedding.weight
-    has_kernels, _ = kernels_fit(target.config, page_size=PAGE_SIZE, dtype=weight.dtype, device=weight.device)
+    has_kernels, _ = kernels_fit(target.config, dtype=weight.dtype, device=weight.device)
     sizes = MemorySizes(
         num_slots=batch,
         num_pages=batch * (CAPACITY // PAGE_SIZE),

@@ -65,7 +65,7 @@ def forest_of_batch(bits: Tensor) -> Forest:
     return Forest(
         firsts=torch.arange(0, requests * nodes, nodes, device=bits.device),
         counts=torch.full((requests,), nodes, dtype=torch.int64, device=bits.device),
-        bits=bits.flatten(),
+        bits=bits.contiguous().flatten(),  # kernels know no strides; of one node each, flatten alone keeps a view
         most_nodes=nodes,
     )
 

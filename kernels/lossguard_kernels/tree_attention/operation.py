@@ -33,7 +33,7 @@ def attend(  # noqa: PLR0913
     """Attention of ``query`` [rows, heads, dim] (rows may lie apart): [rows, heads, dim], scores scaled by dim^-0.5.
 
     Node i sees all committed positions, its ancestors and itself, whose keys and values lie in the pools already. dim
-    is a multiple of 16 from 64 to 256. Sums are in float32, and weights are rounded to the values' dtype.
+    is a multiple of 16, up to 256. Sums are in float32, and weights are rounded to the values' dtype.
     Raises UsageError LG1901, LG1911 or LG1913.
     """
     require_attention(query, keys, values, pages, forest)

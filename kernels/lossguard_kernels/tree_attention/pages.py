@@ -12,7 +12,7 @@ from lossguard_kernels.forests.forest import MAX_NODES, Forest
 from lossguard_kernels.forests.strides import heads_lie_together
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_DIMS = range(64, 257, 16)
+_DIMS = range(16, 257, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

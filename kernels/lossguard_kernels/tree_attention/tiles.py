@@ -20,7 +20,7 @@ PORTABLE_SHARED_BYTES: Final = 99 << 10
 _LEAST_ROWS, _MOST_ROWS = 16, 64
 _COLUMNS_AND_STAGES = ((64, 2), (32, 2), (16, 2), (16, 1))
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor of the largest devices
-_LEAST_SPLIT = 256
+_LEAST_SPLIT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,5 +51,5 @@ def tiles_for(dim: int, num_rows: int, itemsize: int, shared_bytes: int = PORTAB
 
 
 def splits_for(programs: int, most_positions: int) -> int:
-    """Parts of the committed positions: as many as fill the device, none shorter than 256 positions."""
-    return max(1, min(-(-_ENOUGH_PROGRAMS // programs), -(-most_positions // _LEAST_SPLIT)))
+    """Parts of the committed positions: as many as the device takes at once, none shorter than 64 positions."""
+    return max(1, min(_ENOUGH_PROGRAMS // programs, -(-most_positions // _LEAST_SPLIT)))

@@ -57,7 +57,8 @@ def commit_convolution(
 ) -> None:
     """Move on the past [layers, slots, C, width - 1] of all layers along each request's path: one launch.
 
-    ``channels`` [layers, rows, C] are the convolution's inputs; see ``operation`` for ``last``.
+    ``channels`` [layers, rows, C], whose rows may lie apart, are the convolution's inputs; see ``operation`` for
+    ``last``.
     Raises UsageError LG1911, LG1913.
     """
     layers, num_rows, num = channels.shape
@@ -68,11 +69,10 @@ def commit_convolution(
     require_triton()
     from lossguard_kernels.wy_verify.convolution_kernel import commit_convolution_kernel
 
-    whole = channels.contiguous()
     width = sources.shape[1]
     commit_convolution_kernel[(layers * forest.num_trees, -(-num // _BLOCK))](
-        whole, past, forest.firsts, last, slots, sources, forest.num_trees, num_rows, past.shape[1], num, NUM=num,
-        WIDTH=width, TAPS=_taps(width), BLOCK=_BLOCK,
+        channels, past, forest.firsts, last, slots, sources, forest.num_trees, past.shape[1], channels.stride(0),
+        channels.stride(1), NUM=num, WIDTH=width, TAPS=_taps(width), BLOCK=_BLOCK,
     )  # fmt: skip
 
 

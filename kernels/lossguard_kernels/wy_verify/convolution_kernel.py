@@ -45,7 +45,7 @@ def convolve_kernel(  # noqa: PLR0913
 
 @triton.jit
 def commit_convolution_kernel(  # noqa: PLR0913
-    channels, past, firsts, last, slots, sources, num_requests, num_rows, num_slots, stride, NUM: tl.constexpr,
+    channels, past, firsts, last, slots, sources, num_requests, num_slots, layer_stride, stride, NUM: tl.constexpr,
     WIDTH: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: layers * requests, blocks of channels. The last node's window less its oldest column becomes the past."""
@@ -58,7 +58,7 @@ def commit_convolution_kernel(  # noqa: PLR0913
         is_kept = (taps > 0) & (taps < WIDTH)
         found = tl.load(sources + (first + end_node) * WIDTH + taps, mask=is_kept, other=-1)
         own = past + (layer * num_slots + slot) * NUM * (WIDTH - 1)
-        x = _columns(channels + layer * num_rows * stride, own, found, first, channel, stride, NUM, WIDTH)
+        x = _columns(channels + layer * layer_stride, own, found, first, channel, stride, NUM, WIDTH)
         tl.debug_barrier()  # all of the past is read before any of it changes
         place = own + channel[:, None] * (WIDTH - 1) + taps - 1
         tl.store(place, x.to(past.dtype.element_ty), mask=(channel[:, None] < NUM) & is_kept[None, :])

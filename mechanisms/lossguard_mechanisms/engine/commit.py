@@ -16,8 +16,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from lossguard_kernels.forests.forest import Forest
+from lossguard_kernels.wy_verify.convolution import commit_convolution
+from lossguard_kernels.wy_verify.operation import commit as commit_by_kernel
+from lossguard_kernels.wy_verify.rows import Stash, StashShape, empty_stash
 from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
-from lossguard_mechanisms.engine.verification import DeltaStash
+from lossguard_mechanisms.engine.verification import DeltaStash, convolution_sources
+from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
 from lossguard_mechanisms.targets.stateful import RecurrentSlots, stretch_of
 from lossguard_mechanisms.trees.tree import Path, Tree
@@ -31,10 +36,40 @@ class TreeStash:
     tree: Tree
     layout: PageLayout
     sources: Tensor | None  # [B, N, width] of the convolution; None without delta layers
-    bits: Tensor | None = None  # [B, N] ancestors, see ``paged_step.own_bits``: kernels have filled the stash
+    kept: KernelStash | None = None  # filled by kernels in place of ``deltas``
     deltas: list[DeltaStash] = field(default_factory=list)
     columns: list[Tensor] = field(default_factory=list)
     """Inputs of the convolution: each [B, width - 1 + N, C] with the past, from kernels [B * N, C] without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelStash:
+    """What kernels keep of all nodes of all delta layers."""
+
+    forest: Forest
+    nodes: Stash
+    sources: Tensor  # [B * N, width]
+
+
+def new_stash(rows: Rows, tree: Tree, layout: PageLayout, config: TargetConfig, dtype: torch.dtype) -> TreeStash:
+    """An empty stash for a model in ``dtype``; kernels fill it where they also attend."""
+    if config.delta is None:
+        return TreeStash(rows=rows, tree=tree, layout=layout, sources=None)
+    sources = convolution_sources(tree.parents, width=config.delta.conv_width)
+    if not isinstance(layout.way, Forest):
+        return TreeStash(rows=rows, tree=tree, layout=layout, sources=sources)
+    shape = StashShape(
+        layers=len(config.delta_layers),
+        rows=tree.tokens.numel(),
+        key_heads=config.delta.num_key_heads,
+        heads=config.delta.num_value_heads,
+        key_dim=config.delta.key_dim,
+        value_dim=config.delta.value_dim,
+        dtype=dtype,
+    )
+    nodes = empty_stash(shape, tree.tokens.device)
+    kept = KernelStash(forest=layout.way, nodes=nodes, sources=sources.flatten(0, 1))
+    return TreeStash(rows=rows, tree=tree, layout=layout, sources=sources, kept=kept)
 
 
 def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_values: PagedKeyValues) -> None:
@@ -46,28 +81,27 @@ def commit(stash: TreeStash, path: Path, *, recurrent: RecurrentSlots, key_value
 def commit_key_values(stash: TreeStash, path: Path, key_values: PagedKeyValues) -> None:
     """Bring the path's keys and values together; a chain's are in place already."""
     if not stash.tree.is_chain:
-        key_values.move(stash.layout, path.nodes)
+        key_values.move(stash.layout, path)
 
 
 def commit_states(stash: TreeStash, path: Path, recurrent: RecurrentSlots) -> None:
     """Fold the path into recurrent and convolution states."""
-    if stash.deltas:
-        last = path.nodes.gather(1, path.num_nodes[:, None] - 1)  # [B, 1]
-        if stash.bits is not None:
-            _commit_by_kernels(stash, path, last.flatten(), recurrent)
-            return
+    if stash.kept is not None:
+        _commit_by_kernels(stash.kept, stash.columns, path.last, recurrent, stash.rows.slots)
+    elif stash.deltas:
+        last = path.last[:, None]
         _commit_recurrent(stash, path, last, recurrent)
         _commit_convolution(stash, last, recurrent)
 
 
-def _commit_by_kernels(stash: TreeStash, path: Path, last: Tensor, recurrent: RecurrentSlots) -> None:
-    from lossguard_mechanisms.engine import convolution_kernel, delta_tree_kernel  # need triton
-
-    assert stash.sources is not None, "delta layers have convolutions"
-    on_path, slots = _on_path(path, stash.tree.num_nodes), stash.rows.slots
-    for place, (delta, channels) in enumerate(zip(stash.deltas, stash.columns, strict=True)):
-        delta_tree_kernel.commit_delta_in_place(delta, on_path, last, recurrent.recurrent[place], slots)
-        convolution_kernel.commit_convolution_in_place(channels, recurrent.conv[place], slots, stash.sources, last)
+def _commit_by_kernels(
+    kept: KernelStash, columns: list[Tensor], last: Tensor, recurrent: RecurrentSlots, slots: Tensor
+) -> None:
+    """One launch for all states; one a layer for the convolutions, whose inputs are not copied together."""
+    commit_by_kernel(kept.nodes, kept.forest, last, recurrent.recurrent, slots)
+    for place, channels in enumerate(columns):
+        past = recurrent.conv[place : place + 1]
+        commit_convolution(channels[None], past, kept.sources, kept.forest, last, slots)
 
 
 def _commit_recurrent(stash: TreeStash, path: Path, last: Tensor, recurrent: RecurrentSlots) -> None:

@@ -21,6 +21,7 @@ from lossguard_mechanisms.engine.sequence import NOTHING_DRAFTED, Drafted, Job, 
 from lossguard_mechanisms.targets.joined import JoinedMixing
 from lossguard_mechanisms.targets.mixing import Mixing
 from lossguard_mechanisms.targets.rows import Rows, rows_of
+from lossguard_mechanisms.trees.tree import has_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +165,16 @@ class EngineCore:
         chosen = chosen.view(len(sequences), -1)
         path = self._stage.settle(decode, chosen, features)
         report_logprobs(sequences, logits.unflatten(0, chosen.shape), chosen, path)
-        self._advance(sequences, DecodedStep(tokens=path.emitted.tolist(), sizes=path.num_nodes.tolist()))
+        refused = has_refused(decode.tree, path).tolist()
+        self._advance(
+            sequences, DecodedStep(tokens=path.emitted.tolist(), sizes=path.num_nodes.tolist(), refused=refused)
+        )
 
     def _advance(self, sequences: Several[Sequence], decoded: DecodedStep) -> None:
-        for sequence, tokens, size in zip(sequences, decoded.tokens, decoded.sizes, strict=True):
+        steps = zip(sequences, decoded.tokens, decoded.sizes, decoded.refused, strict=True)
+        for sequence, tokens, size, is_refused in steps:
             sequence.num_computed += size
-            drafted = Drafted(num_nodes=self._stage.num_nodes - 1, num_depths=self._stage.num_depths)
+            drafted = Drafted(num_nodes=self._stage.num_nodes - 1, is_refused=is_refused)
             sequence.advance(tokens[:size], drafted=drafted, batch_size=len(sequences))
 
     def _settle_chunks(self, chunks: PreparedChunks, logits: Tensor, features: tuple[Tensor, ...]) -> None:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from lossguard_mechanisms.drafters.base import Drafter
 from lossguard_mechanisms.drafters.lattice import Lattice
-from lossguard_mechanisms.engine.commit import TreeStash, commit
+from lossguard_mechanisms.engine.commit import TreeStash, commit, new_stash
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.mixings import CommittedMixing, TreeMixing
 from lossguard_mechanisms.engine.sequence import Sequence
 from lossguard_mechanisms.engine.speculation import Acceptance, Policy
-from lossguard_mechanisms.engine.verification import DeltaArithmetic, convolution_sources, delta_arithmetic
+from lossguard_mechanisms.engine.verification import DeltaArithmetic, delta_arithmetic
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.mixing import Mixing
 from lossguard_mechanisms.targets.rows import Rows
@@ -68,6 +68,7 @@ class DecodedStep:
 
     tokens: list[list[int]]  # past ``sizes`` meaningless
     sizes: list[int]
+    refused: list[bool]  # see ``trees.tree.has_refused``
 
 
 class DecodeStage:
@@ -81,7 +82,6 @@ class DecodeStage:
         if memory.sizes.acceleration.is_compiled:
             self._arithmetic = torch.compile(delta_arithmetic, dynamic=True, fullgraph=True)
         self.num_nodes = 1 if speculation is None else speculation.policy.num_nodes
-        self.num_depths = 0 if speculation is None else _num_depths(speculation)
         self.capture = () if speculation is None else speculation.drafter.feature_layers
 
     def begin(self, sequence: Sequence) -> None:
@@ -150,25 +150,12 @@ class DecodeStage:
             places=None,
         )
         ancestors = None if tree.is_chain else tree.ancestors
-        delta = self._config.delta
         layout = memory.key_values.layout(rows, inputs.block_table, ancestors=ancestors)
-        stash = TreeStash(
-            rows=rows,
-            tree=tree,
-            layout=layout,
-            sources=None if delta is None else convolution_sources(tree.parents, width=delta.conv_width),
-            bits=None if layout.step is None else layout.step.bits,
-        )
+        stash = new_stash(rows, tree, layout, self._config, memory.sizes.dtype)
         mixing = TreeMixing(
             stash, recurrent=memory.recurrent, key_values=memory.key_values, arithmetic=self._arithmetic
         )
         return PreparedDecode(inputs=inputs, tree=tree, rows=rows, mixing=mixing, stash=stash)
-
-
-def _num_depths(speculation: Speculation) -> int:
-    """How many drafted tokens a step accepts at most."""
-    asked, drafter = speculation.policy.num_depths, speculation.drafter
-    return drafter.num_depths if asked is None else asked
 
 
 def _single_rows(inputs: DecodeInputs) -> Rows:

@@ -35,7 +35,6 @@ def environment_facts(spec: SystemSpec) -> dict[str, Any]:
     tokens, tokens_reason = resolve_cache_tokens(options, spec.facts)
     kernels, kernels_reason = kernels_fit(
         read_config(Path(spec.model_path)),
-        page_size=options.page_size,
         dtype=getattr(torch, dtype),
         device=torch.device(device),
     )

@@ -18,7 +18,7 @@ from lossguard_mechanisms.engine.decoding import DecodedStep, DecodeInputs, Deco
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.model import ServedModel
 from lossguard_mechanisms.engine.sequence import Sequence
-from lossguard_mechanisms.trees.tree import Path
+from lossguard_mechanisms.trees.tree import has_refused
 
 SHORTEST_CONTEXT = 256
 NUM_WARM_UPS = 2
@@ -57,8 +57,7 @@ class DecodeGraphs:
         needed = max(sequence.num_computed for sequence in sequences) + self._stage.num_nodes
         graph = self._graph_for(len(sequences), needed)
         graph.load(sequences)
-        emitted, sizes = graph.replay(len(sequences))
-        return DecodedStep(tokens=emitted, sizes=sizes)
+        return graph.replay(len(sequences))
 
     @torch.inference_mode()
     def capture(self, num_sequences: int) -> None:
@@ -75,12 +74,15 @@ class DecodeGraphs:
             self._captured[batch, context] = _Captured(numbers, self._decode, self._pool)
         return self._captured[batch, context]
 
-    def _decode(self, inputs: DecodeInputs) -> Path:
+    def _decode(self, inputs: DecodeInputs) -> Tensor:
+        """[B, L + 2]: emitted tokens, how many of them, and whether drafts were refused."""
         prepared = self._stage.prepare(inputs)
         ids, positions = prepared.tree.tokens.flatten(), prepared.rows.positions
         output = self._model(ids, positions, prepared.mixing, capture=self._stage.capture)
         chosen = self._model.logits(output.hidden).argmax(dim=-1).view(inputs.anchors.shape[0], -1)
-        return self._stage.settle(prepared, chosen, output.features)
+        path = self._stage.settle(prepared, chosen, output.features)
+        refused = has_refused(prepared.tree, path)
+        return torch.cat((path.emitted, path.num_nodes[:, None], refused[:, None].long()), dim=1)
 
 
 class _Numbers:
@@ -119,7 +121,7 @@ class _Numbers:
 class _Captured:
     """One graph with its inputs and outputs."""
 
-    def __init__(self, numbers: _Numbers, decode: Callable[[DecodeInputs], Path], pool: Any) -> None:
+    def __init__(self, numbers: _Numbers, decode: Callable[[DecodeInputs], Tensor], pool: Any) -> None:
         self._numbers = numbers
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -129,15 +131,16 @@ class _Captured:
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            path = decode(numbers.inputs)
-            self._answer = torch.cat((path.emitted, path.num_nodes[:, None]), dim=1)
+            self._answer = decode(numbers.inputs)
 
     def load(self, sequences: Several[Sequence]) -> None:
         """Write the step's numbers."""
         self._numbers.write(sequences)
 
-    def replay(self, num_sequences: int) -> tuple[list[list[int]], list[int]]:
-        """(tokens, how many of them) of each sequence."""
+    def replay(self, num_sequences: int) -> DecodedStep:
+        """The step of the first sequences; the others are padding."""
         self._graph.replay()
         rows = self._answer[:num_sequences].tolist()
-        return [row[:-1] for row in rows], [row[-1] for row in rows]
+        return DecodedStep(
+            tokens=[row[:-2] for row in rows], sizes=[row[-2] for row in rows], refused=[bool(row[-1]) for row in rows]
+        )

@@ -63,7 +63,7 @@ def load_core(spec: SystemSpec, *, make_stage: StageMaker = DecodeStage) -> Engi
     if options.weights == "w12":
         convert_target(target)
     speculation = _speculation(target, options)
-    has_kernels, _ = kernels_fit(target.config, page_size=options.page_size, dtype=dtype, device=device)
+    has_kernels, _ = kernels_fit(target.config, dtype=dtype, device=device)
     acceleration = Acceleration(has_kernels=has_kernels, is_compiled=options.compiled and device.type == "cuda")
     sizes = memory_sizes(spec, dtype=dtype, device=device, num_nodes=_num_nodes(speculation))
     memory = Memory(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lossguard_mechanisms.engine.commit import TreeStash
+from lossguard_kernels.wy_verify.convolution import convolve
+from lossguard_kernels.wy_verify.operation import verify
+from lossguard_kernels.wy_verify.rows import DeltaRows
+from lossguard_mechanisms.engine.commit import KernelStash, TreeStash
 from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
 from lossguard_mechanisms.engine.verification import DeltaArithmetic, verify_convolution, verify_delta
 from lossguard_mechanisms.targets.mixing import DeltaInputs
@@ -59,18 +62,25 @@ class TreeMixing:
     def convolve(self, layer: int, channels: Tensor, weight: Tensor) -> Tensor:
         """See ``Mixing``."""
         assert self._stash.sources is not None, "delta layers have convolutions"
-        if self._stash.bits is not None:
-            return self._convolve_by_kernel(channels, weight, self._stash.sources)
-        past = read_slots(self._recurrent.conv[len(self._stash.columns)], self._stash.rows.slots)
+        own, kept, slots = (
+            self._recurrent.conv[self._recurrent.place_of(layer)],
+            self._stash.kept,
+            self._stash.rows.slots,
+        )
+        if kept is not None:
+            self._stash.columns.append(channels)
+            return convolve(channels, weight, own, kept.sources, kept.forest, slots)
+        past = read_slots(own, slots)
         mixed, columns = verify_convolution(self._by_tree(channels), weight, past, self._stash.sources)
         self._stash.columns.append(columns)
         return mixed.flatten(0, 1)
 
     def recur(self, layer: int, inputs: DeltaInputs) -> Tensor:
         """See ``Mixing``."""
-        if self._stash.bits is not None:
-            return self._recur_by_kernel(inputs, self._stash.bits)
-        state = read_slots(self._recurrent.recurrent[len(self._stash.deltas)], self._stash.rows.slots)
+        place = self._recurrent.place_of(layer)
+        if self._stash.kept is not None:
+            return self._recur_by_kernel(place, inputs, self._stash.kept)
+        state = read_slots(self._recurrent.recurrent[place], self._stash.rows.slots)
         nodes = DeltaInputs(
             query=self._by_tree(inputs.query),
             key=self._by_tree(inputs.key),
@@ -82,20 +92,12 @@ class TreeMixing:
         self._stash.deltas.append(stash)
         return mixed.flatten(0, 1)
 
-    def _convolve_by_kernel(self, channels: Tensor, weight: Tensor, sources: Tensor) -> Tensor:
-        from lossguard_mechanisms.engine.convolution_kernel import convolve_tree  # needs triton
-
-        past = self._recurrent.conv[len(self._stash.columns)]
-        self._stash.columns.append(channels)
-        return convolve_tree(channels, weight, past, self._stash.rows.slots, sources)
-
-    def _recur_by_kernel(self, inputs: DeltaInputs, bits: Tensor) -> Tensor:
-        from lossguard_mechanisms.engine.delta_tree_kernel import verify_delta_in_place  # needs triton
-
-        states = self._recurrent.recurrent[len(self._stash.deltas)]
-        mixed, stash = verify_delta_in_place(inputs, bits, states, self._stash.rows.slots)
-        self._stash.deltas.append(stash)
-        return mixed
+    def _recur_by_kernel(self, place: int, inputs: DeltaInputs, kept: KernelStash) -> Tensor:
+        rows = DeltaRows(
+            query=inputs.query, key=inputs.key, value=inputs.value, log_decay=inputs.log_decay, beta=inputs.beta
+        )
+        states, slots = self._recurrent.recurrent[place], self._stash.rows.slots
+        return verify(rows, kept.forest, states, slots, stash=kept.nodes.layer(place))[0]
 
     def _by_tree(self, x: Tensor) -> Tensor:
         parted: Tensor = x.unflatten(0, (-1, self._stash.tree.num_nodes))

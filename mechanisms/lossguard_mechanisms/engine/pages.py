@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lossguard_mechanisms.engine.paged_step import MOST_OWN_ROWS, PagedStep, own_bits
+from lossguard_kernels.forests.forest import MAX_NODES, Forest, forest_of_batch
+from lossguard_kernels.tree_attention.operation import attend, compact, write
+from lossguard_kernels.tree_attention.pages import PageTable
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
+from lossguard_mechanisms.trees.tree import Path
 
 _MOST_ROWS_BY_PRODUCTS = 64
 
@@ -21,12 +24,23 @@ class PageLayout:
     """Where a step's rows write and what they see, the same for all layers. B sequences, at most T rows each."""
 
     rows: Rows
-    writes: Tensor  # [N * key heads] where each row's heads go, among all places of all pages and heads
-    blocks: Tensor  # [B * key heads * P] the pages of each head to read
     starts: Tensor  # [B] first place of a sequence's rows, counted within the sequence
     table: Tensor  # [B, P]
-    mask: Tensor | None  # [B * key heads, groups * T, P * page_size] added to the scores: 0 or -inf; None: kernels
-    step: PagedStep | None = None  # what kernels read; None: gathered pages and matrix products
+    way: Forest | Gathering  # kernels read pages where they lie, torch's own operations gather them
+
+    @property
+    def pages(self) -> PageTable:
+        """As kernels take it."""
+        return PageTable(table=self.table, past_lengths=self.starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """What torch's own operations need of a layout."""
+
+    writes: Tensor  # [N * key heads] where each row's heads go, among all places of all pages and heads
+    blocks: Tensor  # [B * key heads * P] the pages of each head to read
+    mask: Tensor  # [B * key heads, groups * T, P * page_size] added to the scores: 0 or -inf
 
 
 class PagedKeyValues:
@@ -63,28 +77,21 @@ class PagedKeyValues:
         all rows up to itself. Rows are kept at the places after the sequence's past, whatever their positions.
         """
         num_pages = -(-rows.longest_context // self.page_size)
-        table = block_table[:, :num_pages]
+        table = block_table[:, :num_pages].contiguous()
+        is_for_kernels = self._has_kernels and rows.places is None and rows.longest <= MAX_NODES  # few, unpadded
+        way = _forest(rows, ancestors) if is_for_kernels else self._gathering(rows, table, ancestors)
+        return PageLayout(rows=rows, starts=rows.past_lengths, table=table, way=way)
+
+    def _gathering(self, rows: Rows, table: Tensor, ancestors: Tensor | None) -> Gathering:
+        num_pages = table.shape[1]
         steps = torch.arange(rows.longest, device=table.device)
         places = rows.past_lengths[:, None] + steps  # [B, T]
         pages = table.gather(1, (places // self.page_size).clamp(max=num_pages - 1))
-        writes = self._head_places(rows.unpad(pages), rows.unpad(places)).flatten()
-        step = self._paged_step(rows, table, writes, ancestors)
-        return PageLayout(
-            rows=rows,
-            writes=writes,
+        return Gathering(
+            writes=self._head_places(rows.unpad(pages), rows.unpad(places)).flatten(),
             blocks=(table[:, None] * self._heads + self._all_heads(table)).flatten(),
-            starts=rows.past_lengths,
-            table=table,
-            mask=self._mask(rows, places, num_pages, ancestors) if step is None else None,
-            step=step,
+            mask=self._mask(rows, places, num_pages, ancestors),
         )
-
-    def _paged_step(self, rows: Rows, table: Tensor, writes: Tensor, ancestors: Tensor | None) -> PagedStep | None:
-        """Kernels take steps of few rows without padding."""
-        if not self._has_kernels or rows.places is not None or rows.longest > MOST_OWN_ROWS:
-            return None
-        bits = own_bits(ancestors, batch=rows.num_sequences, own=rows.longest, device=table.device)
-        return PagedStep(table=table.contiguous(), past_lengths=rows.past_lengths, bits=bits, writes=writes)
 
     def _mask(self, rows: Rows, places: Tensor, num_pages: int, ancestors: Tensor | None) -> Tensor:
         seen = torch.arange(num_pages * self.page_size, device=places.device)
@@ -95,33 +102,36 @@ class PagedKeyValues:
 
     def attend(self, layer: int, layout: PageLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Keep the rows' ``key`` and ``value``, then attend from every row to what it sees (see ``Mixing.attend``)."""
-        pools = self.keys[self._place[layer]], self.values[self._place[layer]]
-        if layout.step is not None:
-            from lossguard_mechanisms.engine import paged_attention
-
-            paged_attention.write_rows(key, value, *pools, layout.step)
-            return paged_attention.attend_pages(query, *pools, layout.step)
-        assert layout.mask is not None, "without kernels there is a mask"
-        keys, values = (self._exchange(*pair, layout) for pair in zip(pools, (key, value), strict=True))
+        pools, way = (self.keys[self._place[layer]], self.values[self._place[layer]]), layout.way
+        if isinstance(way, Forest):
+            write(key, value, *pools, layout.pages, way)
+            return attend(query, *pools, layout.pages, way)
         rows = layout.rows
+        keys, values = (
+            self._exchange(*pair, way).view(rows.num_sequences * self._heads, -1, query.shape[-1])
+            for pair in zip(pools, (key, value), strict=True)
+        )
         if rows.longest == 1:  # one row per sequence: heads are in place already
             folded = query.reshape(keys.shape[0], -1, query.shape[-1])
-            return attend_folded(folded, keys, values, layout.mask).view(query.shape)
+            return attend_folded(folded, keys, values, way.mask).view(query.shape)
         padded = rows.pad(query).unflatten(2, (self._heads, -1))  # [B, T, key heads, groups, dim]
         folded = padded.permute(0, 2, 3, 1, 4).reshape(keys.shape[0], -1, query.shape[-1])
-        mixed = attend_folded(folded, keys, values, layout.mask)
+        mixed = attend_folded(folded, keys, values, way.mask)
         by_head = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
         return rows.unpad(by_head.permute(0, 3, 1, 2, 4).flatten(2, 3))
 
-    def _exchange(self, pool: Tensor, rows: Tensor, layout: PageLayout) -> Tensor:
-        """Write the step's rows [N, key heads, dim]; read [B * key heads, P * page_size, dim]."""
+    def _exchange(self, pool: Tensor, rows: Tensor, way: Gathering) -> Tensor:
+        """Write the step's rows [N, key heads, dim]; read [B * key heads * P, page_size * dim]."""
         dim = rows.shape[-1]
-        pool.view(-1, dim).index_copy_(0, layout.writes, rows.reshape(-1, dim))
-        read = pool.view(-1, self.page_size * dim).index_select(0, layout.blocks)
-        return read.view(layout.table.shape[0] * self._heads, -1, dim)
+        pool.view(-1, dim).index_copy_(0, way.writes, rows.reshape(-1, dim))
+        return pool.view(-1, self.page_size * dim).index_select(0, way.blocks)
 
-    def move(self, layout: PageLayout, nodes: Tensor) -> None:
-        """Move the rows ``nodes`` [B, L] of each sequence to the places right after its past, in that order."""
+    def move(self, layout: PageLayout, path: Path) -> None:
+        """Move the rows of each sequence's path to the places right after its past, in that order."""
+        if isinstance(layout.way, Forest):
+            compact(self.keys, self.values, layout.pages, layout.way, path.last)
+            return
+        nodes = path.nodes
         steps = torch.arange(nodes.shape[1], device=nodes.device)
         sources = self._flat_places(layout, layout.starts[:, None] + nodes)
         targets = self._flat_places(layout, layout.starts[:, None] + steps)
@@ -154,6 +164,15 @@ def attend_folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Te
         )[:, 0]
     scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
     return torch.bmm(torch.softmax(scores, dim=-1), value)
+
+
+def _forest(rows: Rows, ancestors: Tensor | None) -> Forest:
+    """Every row and what it sees of its own step: ``ancestors``, or all rows up to itself."""
+    device = rows.past_lengths.device
+    powers = torch.ones((), dtype=torch.int64, device=device) << torch.arange(rows.longest, device=device)
+    if ancestors is None:
+        return forest_of_batch(powers.cumsum(0).expand(rows.num_sequences, -1))
+    return forest_of_batch((ancestors * powers).sum(-1))
 
 
 def _tree_visible(rows: Rows, ancestors: Tensor, seen: Tensor) -> Tensor:

@@ -39,13 +39,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """What a step verified: ``num_nodes`` drafted tokens, of which at most ``num_depths`` can be accepted."""
+    """What a step verified: ``num_nodes`` drafted tokens, and whether the accepted ones ended above refused ones."""
 
     num_nodes: int
-    num_depths: int
+    is_refused: bool
 
 
-NOTHING_DRAFTED = Drafted(num_nodes=0, num_depths=0)
+NOTHING_DRAFTED = Drafted(num_nodes=0, is_refused=False)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Sequence:
         counts.num_drafted += drafted.num_nodes
         counts.num_accepted += num_served - 1
         counts.num_steps += bool(drafted.num_nodes)
-        counts.was_rejected = len(tokens) - 1 < drafted.num_depths
+        counts.was_rejected = drafted.is_refused
 
     def _append(self, token: int, now: int) -> None:
         forced = self.job.forced_ids

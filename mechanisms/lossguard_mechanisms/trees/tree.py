@@ -58,6 +58,16 @@ class Path:
     num_nodes: Tensor  # [B] int64, at least 1: the anchor is always on the path
     emitted: Tensor  # [B, L] int64: the target's token after each node; the last valid one belongs to no node
 
+    @property
+    def last(self) -> Tensor:
+        """[B] the last accepted node."""
+        return self.nodes.gather(1, self.num_nodes[:, None] - 1)[:, 0]
+
+
+def has_refused(tree: Tree, path: Path) -> Tensor:
+    """[B] bool: the last accepted node had children, and none of them was accepted. At a leaf nothing is refused."""
+    return (tree.parents == path.last[:, None]).any(dim=1)
+
 
 def chain(anchors: Tensor, drafts: Tensor) -> Tree:
     """The tree without branches: ``anchors`` [B], then ``drafts`` [B, D] (D may be 0)."""

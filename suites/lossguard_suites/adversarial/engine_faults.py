@@ -56,26 +56,30 @@ class KeptDrafts(KeptDraft):
 
 
 class LatePositions(DecodeStage):
-    """F23. After a step that accepted drafts, the next one's positions are one late."""
+    """F23. Positions go on by one a step, whatever was accepted: they fall behind by all accepted drafts so far.
+
+    One step that is one late, as the suite's schedule plants it, moves nothing but near-ties in a hybrid most of whose
+    layers know no positions (docs/trees.md).
+    """
 
     def __init__(self, config: TargetConfig, memory: Memory, speculation: Speculation | None) -> None:
         super().__init__(config, memory, speculation)
-        self._late = torch.zeros(memory.sizes.num_slots + 1, dtype=torch.int64, device=memory.sizes.device)
+        self._behind = torch.zeros(memory.sizes.num_slots + 1, dtype=torch.int64, device=memory.sizes.device)
 
     def begin(self, sequence: Sequence) -> None:
         """See ``DecodeStage``."""
-        self._late[sequence.slot] = 0
+        self._behind[sequence.slot] = 0
 
     def prepare(self, inputs: DecodeInputs) -> PreparedDecode:
         """See ``DecodeStage``."""
         prepared = super().prepare(inputs)
-        positions = prepared.rows.positions.unflatten(0, (len(inputs.slots), -1)) + self._late[inputs.slots, None]
+        positions = prepared.rows.positions.unflatten(0, (len(inputs.slots), -1)) - self._behind[inputs.slots, None]
         return replace(prepared, rows=replace(prepared.rows, positions=positions.flatten()))
 
     def settle(self, prepared: PreparedDecode, chosen: Tensor, features: tuple[Tensor, ...]) -> Path:
         """See ``DecodeStage``."""
         path = super().settle(prepared, chosen, features)
-        self._late[prepared.inputs.slots] = (path.num_nodes > 1).long()
+        self._behind[prepared.inputs.slots] += path.num_nodes - 1
         return path
 
 

@@ -33,3 +33,7 @@ def test_a_batch_of_words_is_the_same_forest() -> None:
     for name in ("firsts", "counts", "bits"):
         assert torch.equal(getattr(one, name), getattr(other, name))
     assert (one.most_nodes, one.tile) == (other.most_nodes, other.tile) == (64, 64)
+
+
+def test_words_of_single_nodes_lie_one_after_the_other() -> None:
+    assert forest_of_batch(torch.ones(1, dtype=torch.int64).expand(3, 1)).bits.is_contiguous()

@@ -6,25 +6,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossguard_mechanisms.engine.commit import TreeStash, commit
+from lossguard_mechanisms.engine.acceleration import Acceleration
+from lossguard_mechanisms.engine.commit import TreeStash, commit, new_stash
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.mixings import CommittedMixing, TreeMixing
-from lossguard_mechanisms.engine.verification import convolution_sources
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows, rows_of
 from lossguard_mechanisms.trees.tree import Path, Tree, tree_of
 from tests.mechanisms.targets.tiny import FAMILIES, pair, random_ids
 
+PLAIN = Acceleration()
 PARENTS = [-1, 0, 0, 1, 2, 2, 4, 3]
 PAST = (9, 2)
 TABLE = torch.tensor([[3, 7, 1, 5, 12, 14], [0, 9, 2, 8, 13, 15]])  # pages of 4, in no order
 
 
-def memory_of(target: Target) -> Memory:
+def memory_of(target: Target, acceleration: Acceleration = PLAIN) -> Memory:
     """Room for two sequences."""
     sizes = MemorySizes(
         num_slots=2, num_pages=16, page_size=4, capacity=24, num_surplus=8,
-        dtype=torch.float32, device=torch.device("cpu"),
+        dtype=torch.float32, device=torch.device("cpu"), acceleration=acceleration,
     )  # fmt: skip
     return Memory(target.config, sizes)
 
@@ -52,14 +53,9 @@ def tree_rows(tree: Tree, past: Tensor) -> Rows:
 
 def verify(target: Target, memory: Memory, tree: Tree) -> tuple[Tensor, TreeStash]:
     """Logits [2, N, V] and the stash."""
-    delta = target.config.delta
     rows = tree_rows(tree, torch.tensor(PAST))
-    stash = TreeStash(
-        rows=rows,
-        tree=tree,
-        layout=memory.key_values.layout(rows, TABLE, ancestors=tree.ancestors),
-        sources=None if delta is None else convolution_sources(tree.parents, width=delta.conv_width),
-    )
+    layout = memory.key_values.layout(rows, TABLE, ancestors=None if tree.is_chain else tree.ancestors)
+    stash = new_stash(rows, tree, layout, target.config, torch.float32)
     mixing = TreeMixing(stash, recurrent=memory.recurrent, key_values=memory.key_values)
     output = target(tree.tokens.flatten(), rows.positions, mixing)
     return target.logits(output.hidden).unflatten(0, (2, -1)), stash

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from lossguard.records import Request, ServedOutput
 from lossguard_mechanisms.engine.core import EngineCore
@@ -13,6 +14,7 @@ from lossguard_mechanisms.engine.decoding import Speculation
 from lossguard_mechanisms.engine.speculation import SampleAndMatch
 from lossguard_mechanisms.trees.names import BEST_FIRST, TREES
 from lossguard_mechanisms.trees.policies import BestFirstPolicy
+from lossguard_mechanisms.trees.tree import Path, chain, has_refused, tree_of
 from tests.mechanisms.engine.doubles import (
     WrongDrafter,
     branching_speculation,
@@ -100,16 +102,27 @@ def test_greedy_and_sampled_requests_with_bans_and_logprobs_in_one_batch() -> No
             assert found.served == pytest.approx(expected.logprobs.served, abs=1e-4)
 
 
-def test_a_path_that_is_taken_whole_counts_as_no_rejection() -> None:
+@pytest.mark.parametrize("num_nodes", [4, 2], ids=["as deep as the drafter", "shallower"])
+def test_a_path_that_is_taken_whole_counts_as_no_rejection(num_nodes: int) -> None:
     target = pair("qwen3_5_text").ours
     asked = requests(2)
     plain = serve(core_of(target, pages=200), asked)
     drafter = knowing_speculation(told(asked, plain), error_rate=0.0).drafter
-    policy = BestFirstPolicy(4, on_edges=False, num_depths=4)
+    policy = BestFirstPolicy(num_nodes, on_edges=False, num_depths=4)
     speculation = Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
     for output in outputs(core_of(target, pages=300, speculation=speculation), asked).values():
         assert set(output.telemetry["after_rejection"]) == {0.0}
-        assert output.telemetry["block_position"][:6] == (0.0, 0.0, 1.0, 2.0, 3.0, 4.0)
+        assert output.telemetry["block_position"][: num_nodes + 2] == (0.0, *map(float, range(num_nodes + 1)))
+
+
+def test_nothing_is_refused_at_a_leaf() -> None:
+    tree = tree_of(torch.zeros(4, 5, dtype=torch.int64), torch.tensor([[-1, 0, 0, 1, 1]] * 4))
+    nodes = torch.tensor([[0, 1, 3], [0, 1, 0], [0, 2, 0], [0, 0, 0]])  # ends: leaf, above two, leaf, root
+    path = Path(nodes=nodes, num_nodes=torch.tensor([3, 2, 2, 1]), emitted=nodes)
+    assert has_refused(tree, path).tolist() == [False, True, False, True]
+    alone = chain(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.int64))
+    whole = Path(nodes=nodes[:1, :1], num_nodes=torch.tensor([1]), emitted=nodes[:1, :1])
+    assert has_refused(alone, whole).tolist() == [False], "nothing was drafted"
 
 
 def test_trees_of_one_candidate_are_the_chain_step_for_step() -> None:
