@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lossguard_mechanisms.engine.kept_reads import KeptReads
 from lossguard_mechanisms.engine.paged_step import MOST_OWN_ROWS, PagedStep, own_bits
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
@@ -27,6 +28,7 @@ class PageLayout:
     table: Tensor  # [B, P]
     mask: Tensor | None  # [B * key heads, groups * T, P * page_size] added to the scores: 0 or -inf; None: kernels
     step: PagedStep | None = None  # what kernels read; None: gathered pages and matrix products
+    kept_writes: Tensor | None = None  # [N * key heads] as ``writes``, among the places read; None: nothing is kept
 
 
 class PagedKeyValues:
@@ -55,12 +57,16 @@ class PagedKeyValues:
         shape = (len(self._place), num_pages, self._heads, page_size, config.head_dim)
         self.keys = _zeros(shape, dtype=dtype, device=torch.device(device))
         self.values = _zeros(shape, dtype=dtype, device=torch.device(device))
+        self._kept = KeptReads()
 
-    def layout(self, rows: Rows, block_table: Tensor, *, ancestors: Tensor | None = None) -> PageLayout:
+    def layout(
+        self, rows: Rows, block_table: Tensor, *, ancestors: Tensor | None = None, is_decode: bool = False
+    ) -> PageLayout:
         """Lay out a step: ``block_table`` [B, pages] covers ``rows.longest_context``.
 
         ``ancestors`` [B, T, T] (a tree's rows, see ``Tree``): what a row sees of its own step, itself included; None:
         all rows up to itself. Rows are kept at the places after the sequence's past, whatever their positions.
+        ``is_decode``: the rows of sequences whose prompts are read, which the steps to come are likely to be of, too.
         """
         num_pages = -(-rows.longest_context // self.page_size)
         table = block_table[:, :num_pages]
@@ -69,15 +75,32 @@ class PagedKeyValues:
         pages = table.gather(1, (places // self.page_size).clamp(max=num_pages - 1))
         writes = self._head_places(rows.unpad(pages), rows.unpad(places)).flatten()
         step = self._paged_step(rows, table, writes, ancestors)
+        blocks = (table[:, None] * self._heads + self._all_heads(table)).flatten()
         return PageLayout(
             rows=rows,
             writes=writes,
-            blocks=(table[:, None] * self._heads + self._all_heads(table)).flatten(),
+            blocks=blocks,
             starts=rows.past_lengths,
             table=table,
             mask=self._mask(rows, places, num_pages, ancestors) if step is None else None,
             step=step,
+            kept_writes=self._kept_writes(rows, places, blocks) if is_decode else None,
         )
+
+    def forget(self) -> None:
+        """To be called when pages change hands."""
+        self._kept.forget()
+
+    def _kept_writes(self, rows: Rows, places: Tensor, blocks: Tensor) -> Tensor | None:
+        """On a device the answer would have to be waited for."""
+        if blocks.is_cuda or rows.places is not None:
+            return None
+        num_bytes = 2 * len(self._place) * blocks.shape[0] * self.keys[0, 0, 0].nbytes
+        if not self._kept.serves(blocks, num_bytes):
+            return None
+        heads = torch.arange(rows.num_sequences * self._heads).view(-1, 1, self._heads)
+        length = blocks.shape[0] // heads.numel() * self.page_size
+        return (heads * length + places[..., None]).flatten()
 
     def _paged_step(self, rows: Rows, table: Tensor, writes: Tensor, ancestors: Tensor | None) -> PagedStep | None:
         """Kernels take steps of few rows without padding."""
@@ -102,7 +125,9 @@ class PagedKeyValues:
             paged_attention.write_rows(key, value, *pools, layout.step)
             return paged_attention.attend_pages(query, *pools, layout.step)
         assert layout.mask is not None, "without kernels there is a mask"
-        keys, values = (self._exchange(*pair, layout) for pair in zip(pools, (key, value), strict=True))
+        part = 2 * self._place[layer]
+        keys = self._exchange(pools[0], key, layout, part)
+        values = self._exchange(pools[1], value, layout, part + 1)
         rows = layout.rows
         if rows.longest == 1:  # one row per sequence: heads are in place already
             folded = query.reshape(keys.shape[0], -1, query.shape[-1])
@@ -113,16 +138,24 @@ class PagedKeyValues:
         by_head = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
         return rows.unpad(by_head.permute(0, 3, 1, 2, 4).flatten(2, 3))
 
-    def _exchange(self, pool: Tensor, rows: Tensor, layout: PageLayout) -> Tensor:
+    def _exchange(self, pool: Tensor, rows: Tensor, layout: PageLayout, part: int) -> Tensor:
         """Write the step's rows [N, key heads, dim]; read [B * key heads, P * page_size, dim]."""
         dim = rows.shape[-1]
-        pool.view(-1, dim).index_copy_(0, layout.writes, rows.reshape(-1, dim))
-        read = pool.view(-1, self.page_size * dim).index_select(0, layout.blocks)
+        rows = rows.reshape(-1, dim)
+        pool.view(-1, dim).index_copy_(0, layout.writes, rows)
+        pages = pool.view(-1, self.page_size * dim)
+        if layout.kept_writes is None:
+            read = pages.index_select(0, layout.blocks)
+        else:
+            read, is_earlier = self._kept.read(part, pages, layout.blocks)
+            if is_earlier:
+                read.view(-1, dim).index_copy_(0, layout.kept_writes, rows)
         return read.view(layout.table.shape[0] * self._heads, -1, dim)
 
     def move(self, layout: PageLayout, nodes: Tensor) -> None:
         """Move the rows ``nodes`` [B, L] of each sequence to the places right after its past, in that order."""
         steps = torch.arange(nodes.shape[1], device=nodes.device)
+        self.forget()
         sources = self._flat_places(layout, layout.starts[:, None] + nodes)
         targets = self._flat_places(layout, layout.starts[:, None] + steps)
         for pool in (self.keys, self.values):
