@@ -55,7 +55,7 @@ def test_the_hybrids_lossless_candidates_are_asked_alone_and_in_batches() -> Non
     """With it the demo is the engine's own gate: plain decoding and a chain at batches of 1, 8 and 32."""
     config = HYBRID.config(17)
     levels = {name: dict(system.exercise) for name, system in config.systems.items() if system.exercise}
-    assert levels == dict.fromkeys(("embedded-stock", "other-batches"), {"concurrency": [1, 8, 32]})
+    assert levels == {key: {"concurrency": [1, 8, 32]} for key in ("embedded-stock", "other-batches")}
     assert levels.keys() == {expected.candidate for expected in HYBRID.expected if expected.verdict is Verdict.PASS}
     assert "drafter" in config.systems["embedded-stock"].options
     assert "drafter" not in config.systems["other-batches"].options

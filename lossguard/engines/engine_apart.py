@@ -30,9 +30,7 @@ class SharedWorker:
         self._open = system
         self.process.send(system)
 
-    def serve(
-        self, system: OpenSystem, fingerprint: Mapping[str, Any], order: ServeRequests
-    ) -> Iterator[ServedOutput]:
+    def serve(self, system: OpenSystem, fingerprint: Mapping[str, Any], order: ServeRequests) -> Iterator[ServedOutput]:
         """Replies of a system whose engine has ``fingerprint`` in this process.
 
         Raises the worker's own errors, EngineError LG0212 if it died, LG0219 if its engine is another one.

@@ -1,14 +1,13 @@
 """What decode steps read of the pages, kept from step to step.
 
 Steps of the same sequences read the same pages, and all that is new in them are the rows that those steps wrote. On a
-CPU gathering pages takes as long as attention's own products, so what was gathered is kept, and each step writes its
+CPU gathering pages takes longer than attention's own products, so what was gathered is kept, and each step writes its
 rows there too. Two things make a copy stale, and must be told by ``forget``: a page that changes hands, and rows that
 are moved within pages.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +18,7 @@ MOST_BYTES = 2**30  # of all copies; the pages themselves hold the same once mor
 
 @dataclass(slots=True)
 class KeptReads:
-    """One step's reads, a part for each layer's keys and for its values."""
+    """Of one set of sequences, a part for each layer's keys and one for its values."""
 
     _blocks: Tensor | None = None
     _memory: dict[int, Tensor] = field(default_factory=dict)  # taken once, since new memory is slow to write
@@ -38,17 +37,13 @@ class KeptReads:
         self._blocks = None
         self._filled.clear()
 
-    def read(self, part: int, pool: Tensor, blocks: Tensor) -> tuple[Tensor, bool]:
-        """(what ``blocks`` of ``pool`` [blocks, width] hold, whether it was kept), without later writes if it was."""
-        size = (blocks.shape[0], pool.shape[1])
-        kept = self._space(part, pool, size)
+    def read(self, part: int, pages: Tensor, blocks: Tensor) -> tuple[Tensor, bool]:
+        """(what ``blocks`` of ``pages`` [pages, width] hold, whether by an earlier step and so without this one's)."""
+        size = (blocks.shape[0], pages.shape[1])
+        if part not in self._memory or self._memory[part].shape[0] < blocks.shape[0]:
+            self._memory[part] = pages.new_empty(size)
+        kept = self._memory[part][: size[0]]
         if part in self._filled:
             return kept, True
         self._filled.add(part)
-        return torch.index_select(pool, 0, blocks, out=kept), False
-
-    def _space(self, part: int, like: Tensor, size: tuple[int, int]) -> Tensor:
-        needed = math.prod(size)
-        if part not in self._memory or self._memory[part].shape[0] < needed:
-            self._memory[part] = like.new_empty(needed)
-        return self._memory[part][:needed].view(size)
+        return torch.index_select(pages, 0, blocks, out=kept), False

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from lossguard_mechanisms.engine.folded_attention import attend_folded
 from lossguard_mechanisms.engine.kept_reads import KeptReads
 from lossguard_mechanisms.engine.paged_step import MOST_OWN_ROWS, PagedStep, own_bits
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
-
-_MOST_ROWS_BY_PRODUCTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +90,10 @@ class PagedKeyValues:
         self._kept.forget()
 
     def _kept_writes(self, rows: Rows, places: Tensor, blocks: Tensor) -> Tensor | None:
-        """On a device the answer would have to be waited for."""
-        if blocks.is_cuda or rows.places is not None:
+        """Not on a device, whose answer would have to be waited for."""
+        if blocks.device.type != "cpu" or rows.places is not None:
             return None
-        num_bytes = 2 * len(self._place) * blocks.shape[0] * self.keys[0, 0, 0].nbytes
-        if not self._kept.serves(blocks, num_bytes):
+        if not self._kept.serves(blocks, 2 * len(self._place) * blocks.shape[0] * self.keys[0, 0, 0].nbytes):
             return None
         heads = torch.arange(rows.num_sequences * self._heads).view(-1, 1, self._heads)
         length = blocks.shape[0] // heads.numel() * self.page_size
@@ -118,16 +115,16 @@ class PagedKeyValues:
 
     def attend(self, layer: int, layout: PageLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Keep the rows' ``key`` and ``value``, then attend from every row to what it sees (see ``Mixing.attend``)."""
-        pools = self.keys[self._place[layer]], self.values[self._place[layer]]
+        place = self._place[layer]
+        pools = self.keys[place], self.values[place]
         if layout.step is not None:
             from lossguard_mechanisms.engine import paged_attention
 
             paged_attention.write_rows(key, value, *pools, layout.step)
             return paged_attention.attend_pages(query, *pools, layout.step)
         assert layout.mask is not None, "without kernels there is a mask"
-        part = 2 * self._place[layer]
-        keys = self._exchange(pools[0], key, layout, part)
-        values = self._exchange(pools[1], value, layout, part + 1)
+        keys = self._exchange(2 * place, pools[0], key, layout)
+        values = self._exchange(2 * place + 1, pools[1], value, layout)
         rows = layout.rows
         if rows.longest == 1:  # one row per sequence: heads are in place already
             folded = query.reshape(keys.shape[0], -1, query.shape[-1])
@@ -138,7 +135,7 @@ class PagedKeyValues:
         by_head = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
         return rows.unpad(by_head.permute(0, 3, 1, 2, 4).flatten(2, 3))
 
-    def _exchange(self, pool: Tensor, rows: Tensor, layout: PageLayout, part: int) -> Tensor:
+    def _exchange(self, part: int, pool: Tensor, rows: Tensor, layout: PageLayout) -> Tensor:
         """Write the step's rows [N, key heads, dim]; read [B * key heads, P * page_size, dim]."""
         dim = rows.shape[-1]
         rows = rows.reshape(-1, dim)
@@ -173,20 +170,6 @@ class PagedKeyValues:
 
     def _all_heads(self, table: Tensor) -> Tensor:
         return torch.arange(self._heads, device=table.device)[:, None]
-
-
-def attend_folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Attention of ``query`` [B * key heads, groups * T, dim] over [B * key heads, S, dim].
-
-    ``mask`` is added to the scores. A CPU's fused attention takes three times as long as two matrix products where a
-    head has few rows.
-    """
-    if query.is_cuda or query.shape[1] > _MOST_ROWS_BY_PRODUCTS:
-        return functional.scaled_dot_product_attention(
-            query[:, None], key[:, None], value[:, None], attn_mask=mask[:, None]
-        )[:, 0]
-    scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
-    return torch.bmm(torch.softmax(scores, dim=-1), value)
 
 
 def _tree_visible(rows: Rows, ancestors: Tensor, seen: Tensor) -> Tensor:
