@@ -14,6 +14,8 @@ NGRAM_LENGTH = 13
 BOUNDARY = -1
 """Stands between messages in content ids: no n-gram crosses it."""
 
+_LARGE_SHARE = 10
+"""A cluster of more than one in so many calibration prompts is large: what stock does is seen once in all of them."""
 _FILL_ORDER = (Split.CALIBRATION, Split.SEALED, Split.TEST)  # test last: it alone grows with the budget
 
 
@@ -74,8 +76,9 @@ def split_by_cluster(
 ) -> tuple[dict[Split, tuple[str, ...]], tuple[str, ...]]:
     """Divide prompts so that no cluster is in two splits; the same seed and prompts give the same division.
 
-    Sets take turns, so that every split has about equal shares of each until one runs out. ``seed`` None keeps the
-    given order within a set: then more prompts at the end, for a larger test split, leave the other splits as they
+    Sets take turns, so that every split has about equal shares of each until one runs out. Large clusters come last, so
+    that they reach calibration only where nothing else is left for it. ``seed`` None keeps the given order within a
+    set: then more prompts at the end, for a larger test split, leave the other splits as they
     are. If there are too few prompts, calibration and test shrink in proportion and the sealed split gets what is
     left. Returns the ids per split and the reasons for what was left out or made smaller. Raises UsageError (LG0416)
     if a split that was asked for stays empty, the sealed one aside.
@@ -84,7 +87,8 @@ def split_by_cluster(
     room = {split: wanted.of(split) for split in Split}
     placed: dict[Split, list[str]] = {split: [] for split in Split}
     left_out = 0
-    for members in _clusters_in_turn(prompts, clusters, seed):
+    most = max(1, wanted.calibration // _LARGE_SHARE)
+    for members in sorted(_clusters_in_turn(prompts, clusters, seed), key=lambda members: len(members) > most):
         split = _split_for(len(members), room)
         taken = members[: room[split]]
         placed[split] += [prompt.id for prompt in taken]
