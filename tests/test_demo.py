@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_a_target_that_is_served_ahead_leaves_a_core_for_it() -> None:
     assert not SMOLLM2.leaves_a_core, "its systems take both cores"
 
 
+def test_the_hybrids_lossless_candidates_are_asked_alone_and_in_batches() -> None:
+    """With it the demo is the engine's own gate: plain decoding and a chain at batches of 1, 8 and 32."""
+    config = HYBRID.config(17)
+    levels = {name: dict(system.exercise) for name, system in config.systems.items() if system.exercise}
+    assert levels == {key: {"concurrency": [1, 8, 32]} for key in ("embedded-stock", "other-batches")}
+    assert levels.keys() == {expected.candidate for expected in HYBRID.expected if expected.verdict is Verdict.PASS}
+    assert "drafter" in config.systems["embedded-stock"].options
+    assert "drafter" not in config.systems["other-batches"].options
+
+
 @TARGETS
 def test_the_seed_redraws_prompts_and_the_places_of_faults(target: DemoTarget) -> None:
     one, other = target.config(1), target.config(2)
@@ -88,6 +99,12 @@ def test_an_unknown_target_names_the_near_miss() -> None:
     assert "Did you mean 'hybrid'?" in str(found.value)
 
 
+def under_way(run: Path, system: str) -> Counter[float]:
+    """How many requests were sent as the first, second, ... of those under way."""
+    lines = (run / system / "outputs.jsonl").read_text(encoding="utf-8").splitlines()
+    return Counter(json.loads(line)["telemetry"]["under_way"][0] for line in lines)
+
+
 @pytest.mark.slow
 def test_every_verdict_of_the_demo_is_right(tmp_path: Path) -> None:
     """All systems, sizes and prompts of ``make demo``; then the command that its report prints for a failure."""
@@ -95,6 +112,12 @@ def test_every_verdict_of_the_demo_is_right(tmp_path: Path) -> None:
     assert [row[0] for row in result.rows() if row[3] == "WRONG"] == []
     assert result.exit_code == 0
     claim = result.gate.claim("wrong-token/lossless")
+    assert set(result.gate.report["prompts"]["sets"]) == {"chat", "code", "long", "math", "reasoning"}
+    for name in ("other-batches", "embedded-stock"):  # plain decoding and a chain, requests alone, by 8 and by 32
+        numbers = under_way(result.gate.run_folder, name)
+        assert numbers[1] >= 25
+        assert numbers[8] >= 15
+        assert max(numbers) == 32
     sizes = result.gate.report["claims"][0]["sizes"]
     assert sizes["num_clusters"] >= 240
     assert min(sizes["num_tokens_candidate"], sizes["num_tokens_stock"]) > 14_500

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lossguard.engines.base import Capabilities, Engine, ForcedPrefix
+from lossguard.engines.base import Capabilities, Engine, ForcedPrefix, Pace
 from lossguard.engines.engine_worker import Opened, OpenSystem, Served, ServeRequests
 from lossguard.engines.worker_messages import ToldError
 from lossguard.engines.worker_process import WorkerProcess
@@ -30,9 +30,7 @@ class SharedWorker:
         self._open = system
         self.process.send(system)
 
-    def serve(
-        self, system: OpenSystem, fingerprint: Mapping[str, Any], requests: Sequence[Request]
-    ) -> Iterator[ServedOutput]:
+    def serve(self, system: OpenSystem, fingerprint: Mapping[str, Any], order: ServeRequests) -> Iterator[ServedOutput]:
         """Replies of a system whose engine has ``fingerprint`` in this process.
 
         Raises the worker's own errors, EngineError LG0212 if it died, LG0219 if its engine is another one.
@@ -44,7 +42,7 @@ class SharedWorker:
         if not isinstance(opened, Opened):
             raise AssertionError(f"a worker sent a {type(opened).__name__} for an engine")
         _require_same(system.name, fingerprint, opened.fingerprint)
-        self.process.send(ServeRequests(requests=tuple(requests)))
+        self.process.send(order)
         while not isinstance(answer := self._answer(), Served):
             if not isinstance(answer, ServedOutput):
                 raise AssertionError(f"a worker sent a {type(answer).__name__} for a reply")
@@ -85,7 +83,12 @@ class EngineApart:
 
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Yield outputs as they end; raises what ``SharedWorker.serve`` does."""
-        return self._worker.serve(self._system, self._fingerprint, requests)
+        return self._worker.serve(self._system, self._fingerprint, ServeRequests(requests=tuple(requests)))
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """As ``serve``, of an engine that is a ``PacedEngine``: a gate refuses levels of others before (LG0623)."""
+        order = ServeRequests(requests=tuple(requests), pace=pace)
+        return self._worker.serve(self._system, self._fingerprint, order)
 
     def forced_decode(self, batch: Sequence[ForcedPrefix]) -> list[tuple[int, ...]]:
         """In this process: audits come while the worker serves the next system."""

@@ -5,16 +5,16 @@ They share an interpreter, so engines are movable only if nothing but this proje
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lossguard.engines.base import Engine, EngineSpec
+from lossguard.engines.base import Engine, EngineSpec, Pace, PacedEngine
 from lossguard.engines.registry import engine_factory
 from lossguard.engines.worker_messages import ToldError, connection_of, messages
 from lossguard.errors import LossguardError
-from lossguard.records import Request
+from lossguard.records import Request, ServedOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,15 @@ class ServeRequests:
     """Serve these on the engine that is open. Answered with a ``ServedOutput`` each, then ``Served``."""
 
     requests: tuple[Request, ...]
+    pace: Pace | None = None  # None: the engine's own
+
+    def on(self, engine: Engine) -> Iterator[ServedOutput]:
+        """The replies of ``engine``."""
+        if self.pace is None:
+            return engine.serve(self.requests)
+        if not isinstance(engine, PacedEngine):
+            raise AssertionError(f"a pace was ordered of {engine}, which has its own")
+        return engine.serve_paced(self.requests, self.pace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +73,7 @@ def main(descriptor: int) -> None:
                 engine = message.open()
                 connection.send(Opened(fingerprint=dict(engine.fingerprint())))
             elif isinstance(message, ServeRequests) and engine is not None:
-                for output in engine.serve(message.requests):
+                for output in message.on(engine):
                     connection.send(output)
                 connection.send(Served())
             else:

@@ -5,7 +5,7 @@ number, so that they meet the same neighbours; thresholds are still frozen befor
 are decided in the plan's order. What fails there is raised here, when its system's turn comes.
 
 Covered: systems by the configuration whose engines say that another process serves the same (``is_movable``).
-Not covered: systems that exist in this process only, servers, accelerators, exercises; they are served in their turn.
+Not covered: systems that exist in this process only, servers, accelerators; they are served in their turn.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lossguard.config import SystemConfig
 from lossguard.engines.base import Engine
 from lossguard.engines.engine_apart import EngineApart, SharedWorker
 from lossguard.engines.engine_worker import OpenSystem
-from lossguard.exercise_plan import make_exercise
 from lossguard.records import Request
 from lossguard.stages.serving import Asking, serve_missing
+from lossguard.stages.waves import waves_as_exercised
 from lossguard.stages.workspace import Workspace, with_test_logprobs
 
 PROGRESS_SECONDS = 0.5  # between two looks at how far the other process is
@@ -91,7 +91,10 @@ class Ahead:
             ward.num_tokens += num_tokens
 
         path = self._workspace.folder.system(system.name) / "outputs.jsonl"
-        serve_missing(lambda: engine, requests, path, advance, Asking(ask=with_test_logprobs, note=ward.notes.append))
+        how = Asking(
+            ask=with_test_logprobs, note=ward.notes.append, waves=waves_as_exercised(system.exercise, requests)
+        )
+        serve_missing(lambda: engine, requests, path, advance, how)
 
     def _order(self, system: SystemConfig) -> OpenSystem:
         return OpenSystem(
@@ -130,8 +133,6 @@ def why_in_turn(workspace: Workspace, system: SystemConfig) -> str:
     """Why a system cannot be served ahead, decided by the plan alone; nothing if it can."""
     if workspace.plan.handle(system.name) is not None:
         return "it exists in this process only"
-    if make_exercise(system.exercise).shapes_traffic:
-        return "its exercise says when each request is sent"
     if not getattr(workspace.engine(system), "is_movable", False):
         return "its engine does not say that another process serves the same"
     return ""

@@ -9,14 +9,13 @@ from lossguard.checks.base import Arm, Thresholds
 from lossguard.checks.events import fail_is_certain, unaudited_events
 from lossguard.checks.problems import all_greedy
 from lossguard.config import SystemConfig
-from lossguard.exercise_plan import make_exercise
 from lossguard.records import AuditedEvent, FinishReason, Request, ServedOutput
 from lossguard.run_folder import read_audit
 from lossguard.stages.audit import AuditTask, audit, same_tokens, with_prefix_hash
 from lossguard.stages.early_scoring import Early, stems_of
 from lossguard.stages.forcing import ForcingTask, force
 from lossguard.stages.serving import Asking, serve_missing
-from lossguard.stages.waves import waves_of
+from lossguard.stages.waves import waves_as_exercised
 from lossguard.stages.workspace import Workspace, with_test_logprobs
 
 
@@ -29,11 +28,10 @@ def served(
     """The system's replies, in the order of the requests, asked as its exercise says; ``heard`` gets each."""
     path = workspace.folder.system(system.name) / "outputs.jsonl"
     total = sum(request.sampling.max_tokens for request in requests)
-    exercise = make_exercise(system.exercise)
     how = Asking(
         ask=with_test_logprobs,
         note=workspace.note,
-        waves=waves_of(exercise, requests) if exercise.shapes_traffic else (),
+        waves=waves_as_exercised(system.exercise, requests),
         heard=heard,
     )
     ahead = workspace.ahead if workspace.ahead is not None and workspace.ahead.has(system) else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lossguard.engines.base import Pace, PacedEngine
 from lossguard.errors import UsageError
@@ -24,6 +24,12 @@ class Wave:
 
     requests: tuple[Request, ...]
     pace: Pace | None
+
+
+def waves_as_exercised(table: Mapping[str, Any], requests: Sequence[Request]) -> list[Wave]:
+    """The waves that a system's ``exercise`` asks for; none where it says nothing of when requests are sent."""
+    exercise = make_exercise(table)
+    return waves_of(exercise, requests) if exercise.shapes_traffic else []
 
 
 def waves_of(exercise: Exercise, requests: Sequence[Request]) -> list[Wave]:

@@ -12,7 +12,7 @@ import pytest
 
 from lossguard.engines.base import EngineSpec
 from lossguard.engines.engine_apart import EngineApart, SharedWorker
-from lossguard.engines.engine_worker import OpenSystem
+from lossguard.engines.engine_worker import OpenSystem, ServeRequests
 from lossguard.errors import EngineError, UsageError
 from tests.engines import counting_engine
 from tests.engines.counting_engine import CountingEngine, make_requests
@@ -72,7 +72,7 @@ def test_an_error_there_arrives_as_it_was(worker: SharedWorker) -> None:
 def test_an_engine_that_is_not_there_is_told(worker: SharedWorker) -> None:
     order = OpenSystem(kind="nothing", name="counting", model_path="nowhere", options={}, folder=Path("nowhere"))
     with pytest.raises(UsageError, match="LG0201"):
-        list(worker.serve(order, {}, make_requests(1)))
+        list(worker.serve(order, {}, ServeRequests(requests=tuple(make_requests(1)))))
 
 
 def test_another_engine_than_the_one_here_serves_nothing(worker: SharedWorker) -> None:

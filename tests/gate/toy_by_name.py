@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lossguard.engines.base import EngineSpec
+from lossguard.engines.base import EngineSpec, Pace
 from lossguard.records import Request, ServedOutput
 from tests.gate.toy import ToyEngine, ToyTarget, bias_every_seventh
 
 KIND = f"{__name__}:create"
 SERVED_BY = "served_by"
+PACE = "pace"
 
 
 @dataclass
@@ -30,6 +31,11 @@ class NamedToyEngine(ToyEngine):
                 sys.stderr.flush()
                 os._exit(9)
             yield replace(output, telemetry={SERVED_BY: (float(os.getpid()),)})
+
+    def serve_paced(self, requests: Sequence[Request], pace: Pace) -> Iterator[ServedOutput]:
+        """At its own pace all the same; every reply tells the one that was asked for."""
+        for output in self.serve(requests):
+            yield replace(output, telemetry={**output.telemetry, PACE: (float(pace.concurrency),)})
 
 
 def create(spec: EngineSpec) -> NamedToyEngine:

@@ -20,7 +20,7 @@ from lossguard.plan import Plan, SystemHandle
 from lossguard.records import Verdict
 from tests.gate.conftest import BUDGET, Stack, make_stack
 from tests.gate.toy import ToyEngine, handle
-from tests.gate.toy_by_name import KIND, SERVED_BY
+from tests.gate.toy_by_name import KIND, PACE, SERVED_BY
 
 
 @dataclass
@@ -82,6 +82,18 @@ def test_another_process_serves_and_nothing_else_is_different(stack: Stack) -> N
     assert served_by(plain.run_folder, "stock") == {os.getpid()}
     thresholds = [json.loads((run.run_folder / "calibration.json").read_text()) for run in (ahead, plain)]
     assert thresholds[0] == thresholds[1]
+
+
+def test_an_exercise_is_served_ahead_in_its_waves(stack: Stack) -> None:
+    plan = plan_of(stack, {"paced": {"batch_size": 5}})
+    levels = replace(plan.config.systems["paced"], exercise={"concurrency": [1, 8]})
+    config = replace(plan.config, systems={**plan.config.systems, "paced": levels})
+    ahead, plain = (run_gate(replace(plan, config=config, serve_ahead=on)) for on in (True, False))
+    assert ids(ahead.run_folder, "paced") == ids(plain.run_folder, "paced")
+    paces = [[reply["telemetry"][PACE] for reply in replies(run.run_folder, "paced")] for run in (ahead, plain)]
+    assert paces[0] == paces[1] == sorted(paces[0])
+    assert {pace for (pace,) in paces[0]} == {1.0, 8.0}
+    assert served_by(ahead.run_folder, "paced") == served_by(ahead.run_folder, "stock") != {os.getpid()}
 
 
 def test_a_crash_is_raised_when_its_turn_comes_and_the_run_can_be_resumed(stack: Stack) -> None:

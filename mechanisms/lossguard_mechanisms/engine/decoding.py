@@ -97,7 +97,7 @@ class DecodeStage:
         memory, speculation = self._memory, self._speculation
         if speculation is None:
             rows = _single_rows(inputs)
-            layout = memory.key_values.layout(rows, inputs.block_table)
+            layout = memory.key_values.layout(rows, inputs.block_table, is_decode=True)
             mixing: Mixing = CommittedMixing(rows, layout, recurrent=memory.recurrent, key_values=memory.key_values)
             tree = chain(inputs.anchors, inputs.anchors.new_empty((inputs.anchors.shape[0], 0)))
             return PreparedDecode(inputs=inputs, tree=tree, rows=rows, mixing=mixing, stash=None)
@@ -150,7 +150,7 @@ class DecodeStage:
             places=None,
         )
         ancestors = None if tree.is_chain else tree.ancestors
-        layout = memory.key_values.layout(rows, inputs.block_table, ancestors=ancestors)
+        layout = memory.key_values.layout(rows, inputs.block_table, ancestors=ancestors, is_decode=True)
         stash = new_stash(rows, tree, layout, self._config, memory.sizes.dtype)
         mixing = TreeMixing(
             stash, recurrent=memory.recurrent, key_values=memory.key_values, arithmetic=self._arithmetic

@@ -84,6 +84,7 @@ class Memory:
         """Give back what a sequence held."""
         self.slots.give_back([sequence.slot])
         self.pages.give_back(sequence.pages)
+        self.key_values.forget()
 
     def check_integrity(self, live: Several[Sequence]) -> None:
         """Every slot and page is free or owned once, by a live sequence. Raises IntegrityError LG1505."""

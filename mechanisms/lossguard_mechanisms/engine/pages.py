@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lossguard_kernels.forests.forest import MAX_NODES, Forest, forest_of_batch
 from lossguard_kernels.tree_attention.operation import attend, compact, write
 from lossguard_kernels.tree_attention.pages import PageTable
+from lossguard_mechanisms.engine.folded_attention import attend_folded
+from lossguard_mechanisms.engine.kept_reads import KeptReads
 from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.rows import Rows
 from lossguard_mechanisms.trees.tree import Path
-
-_MOST_ROWS_BY_PRODUCTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +40,7 @@ class Gathering:
     writes: Tensor  # [N * key heads] where each row's heads go, among all places of all pages and heads
     blocks: Tensor  # [B * key heads * P] the pages of each head to read
     mask: Tensor  # [B * key heads, groups * T, P * page_size] added to the scores: 0 or -inf
+    kept_writes: Tensor | None  # [N * key heads] as ``writes``, among the places read; None: nothing is kept
 
 
 class PagedKeyValues:
@@ -69,29 +69,51 @@ class PagedKeyValues:
         shape = (len(self._place), num_pages, self._heads, page_size, config.head_dim)
         self.keys = _zeros(shape, dtype=dtype, device=torch.device(device))
         self.values = _zeros(shape, dtype=dtype, device=torch.device(device))
+        self._kept = KeptReads()
 
-    def layout(self, rows: Rows, block_table: Tensor, *, ancestors: Tensor | None = None) -> PageLayout:
+    def layout(
+        self, rows: Rows, block_table: Tensor, *, ancestors: Tensor | None = None, is_decode: bool = False
+    ) -> PageLayout:
         """Lay out a step: ``block_table`` [B, pages] covers ``rows.longest_context``.
 
         ``ancestors`` [B, T, T] (a tree's rows, see ``Tree``): what a row sees of its own step, itself included; None:
         all rows up to itself. Rows are kept at the places after the sequence's past, whatever their positions.
+        ``is_decode``: the rows of sequences whose prompts are read, which the steps to come are likely to be of, too.
         """
         num_pages = -(-rows.longest_context // self.page_size)
         table = block_table[:, :num_pages].contiguous()
         is_for_kernels = self._has_kernels and rows.places is None and rows.longest <= MAX_NODES  # few, unpadded
-        way = _forest(rows, ancestors) if is_for_kernels else self._gathering(rows, table, ancestors)
+        way = (
+            _forest(rows, ancestors) if is_for_kernels else self._gathering(rows, table, ancestors, is_decode=is_decode)
+        )
         return PageLayout(rows=rows, starts=rows.past_lengths, table=table, way=way)
 
-    def _gathering(self, rows: Rows, table: Tensor, ancestors: Tensor | None) -> Gathering:
+    def _gathering(self, rows: Rows, table: Tensor, ancestors: Tensor | None, *, is_decode: bool) -> Gathering:
         num_pages = table.shape[1]
         steps = torch.arange(rows.longest, device=table.device)
         places = rows.past_lengths[:, None] + steps  # [B, T]
         pages = table.gather(1, (places // self.page_size).clamp(max=num_pages - 1))
+        blocks = (table[:, None] * self._heads + self._all_heads(table)).flatten()
         return Gathering(
             writes=self._head_places(rows.unpad(pages), rows.unpad(places)).flatten(),
-            blocks=(table[:, None] * self._heads + self._all_heads(table)).flatten(),
+            blocks=blocks,
             mask=self._mask(rows, places, num_pages, ancestors),
+            kept_writes=self._kept_writes(rows, places, blocks) if is_decode else None,
         )
+
+    def forget(self) -> None:
+        """To be called when pages change hands."""
+        self._kept.forget()
+
+    def _kept_writes(self, rows: Rows, places: Tensor, blocks: Tensor) -> Tensor | None:
+        """Not on a device, whose answer would have to be waited for."""
+        if blocks.device.type != "cpu" or rows.places is not None:
+            return None
+        if not self._kept.serves(blocks, 2 * len(self._place) * blocks.shape[0] * self.keys[0, 0, 0].nbytes):
+            return None
+        heads = torch.arange(rows.num_sequences * self._heads).view(-1, 1, self._heads)
+        length = blocks.shape[0] // heads.numel() * self.page_size
+        return (heads * length + places[..., None]).flatten()
 
     def _mask(self, rows: Rows, places: Tensor, num_pages: int, ancestors: Tensor | None) -> Tensor:
         seen = torch.arange(num_pages * self.page_size, device=places.device)
@@ -102,35 +124,43 @@ class PagedKeyValues:
 
     def attend(self, layer: int, layout: PageLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Keep the rows' ``key`` and ``value``, then attend from every row to what it sees (see ``Mixing.attend``)."""
-        pools, way = (self.keys[self._place[layer]], self.values[self._place[layer]]), layout.way
+        place, way = self._place[layer], layout.way
+        pools = self.keys[place], self.values[place]
         if isinstance(way, Forest):
             write(key, value, *pools, layout.pages, way)
             return attend(query, *pools, layout.pages, way)
         rows = layout.rows
-        keys, values = (
-            self._exchange(*pair, way).view(rows.num_sequences * self._heads, -1, query.shape[-1])
-            for pair in zip(pools, (key, value), strict=True)
-        )
+        by_head = (rows.num_sequences * self._heads, -1, query.shape[-1])
+        keys = self._exchange(2 * place, pools[0], key, way).view(by_head)
+        values = self._exchange(2 * place + 1, pools[1], value, way).view(by_head)
         if rows.longest == 1:  # one row per sequence: heads are in place already
             folded = query.reshape(keys.shape[0], -1, query.shape[-1])
             return attend_folded(folded, keys, values, way.mask).view(query.shape)
         padded = rows.pad(query).unflatten(2, (self._heads, -1))  # [B, T, key heads, groups, dim]
         folded = padded.permute(0, 2, 3, 1, 4).reshape(keys.shape[0], -1, query.shape[-1])
         mixed = attend_folded(folded, keys, values, way.mask)
-        by_head = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
-        return rows.unpad(by_head.permute(0, 3, 1, 2, 4).flatten(2, 3))
+        mixed = mixed.view(-1, self._heads, self._groups, rows.longest, query.shape[-1])
+        return rows.unpad(mixed.permute(0, 3, 1, 2, 4).flatten(2, 3))
 
-    def _exchange(self, pool: Tensor, rows: Tensor, way: Gathering) -> Tensor:
+    def _exchange(self, part: int, pool: Tensor, rows: Tensor, way: Gathering) -> Tensor:
         """Write the step's rows [N, key heads, dim]; read [B * key heads * P, page_size * dim]."""
         dim = rows.shape[-1]
-        pool.view(-1, dim).index_copy_(0, way.writes, rows.reshape(-1, dim))
-        return pool.view(-1, self.page_size * dim).index_select(0, way.blocks)
+        rows = rows.reshape(-1, dim)
+        pool.view(-1, dim).index_copy_(0, way.writes, rows)
+        pages = pool.view(-1, self.page_size * dim)
+        if way.kept_writes is None:
+            return pages.index_select(0, way.blocks)
+        read, is_earlier = self._kept.read(part, pages, way.blocks)
+        if is_earlier:
+            read.view(-1, dim).index_copy_(0, way.kept_writes, rows)
+        return read
 
     def move(self, layout: PageLayout, path: Path) -> None:
         """Move the rows of each sequence's path to the places right after its past, in that order."""
         if isinstance(layout.way, Forest):
             compact(self.keys, self.values, layout.pages, layout.way, path.last)
             return
+        self.forget()
         nodes = path.nodes
         steps = torch.arange(nodes.shape[1], device=nodes.device)
         sources = self._flat_places(layout, layout.starts[:, None] + nodes)
@@ -150,20 +180,6 @@ class PagedKeyValues:
 
     def _all_heads(self, table: Tensor) -> Tensor:
         return torch.arange(self._heads, device=table.device)[:, None]
-
-
-def attend_folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Attention of ``query`` [B * key heads, groups * T, dim] over [B * key heads, S, dim].
-
-    ``mask`` is added to the scores. A CPU's fused attention takes three times as long as two matrix products where a
-    head has few rows.
-    """
-    if query.is_cuda or query.shape[1] > _MOST_ROWS_BY_PRODUCTS:
-        return functional.scaled_dot_product_attention(
-            query[:, None], key[:, None], value[:, None], attn_mask=mask[:, None]
-        )[:, 0]
-    scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
-    return torch.bmm(torch.softmax(scores, dim=-1), value)
 
 
 def _forest(rows: Rows, ancestors: Tensor | None) -> Forest:
