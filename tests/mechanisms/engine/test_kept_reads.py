@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lossguard_mechanisms.engine import kept_reads
-from lossguard_mechanisms.engine.pages import PagedKeyValues, PageLayout
+from lossguard_mechanisms.engine.pages import Gathering, PagedKeyValues, PageLayout
 from lossguard_mechanisms.targets.config import ATTENTION, DELTA
 from lossguard_mechanisms.targets.rows import rows_of
+from lossguard_mechanisms.trees.tree import Path
 from tests.mechanisms.drafters.small import small_target
 
 PAGE_SIZE, NUM_PAGES, NUM_ROWS = 4, 40, 2
@@ -38,7 +39,9 @@ class Pair:
             side.layout(rows, table, is_decode=is_decode and side is self.keeping)
             for side in (self.keeping, self.plain)
         ]
-        self.num_kept += layouts[0].kept_writes is not None
+        way = layouts[0].way
+        assert isinstance(way, Gathering)
+        self.num_kept += way.kept_writes is not None
         for layer in CONFIG.attention_layers:
             heads = (CONFIG.num_attention_heads, CONFIG.num_key_value_heads, CONFIG.num_key_value_heads)
             tensors = [self._normal(len(pages) * num_rows, count) for count in heads]
@@ -51,9 +54,11 @@ class Pair:
     def move(self, pages: list[list[int]], pasts: list[int], nodes: list[list[int]]) -> None:
         """Bring rows together, as a tree's commit does."""
         rows = rows_of(range(len(pages)), pasts, [NUM_ROWS] * len(pages))
+        moved = torch.tensor(nodes)
+        path = Path(nodes=moved, num_nodes=torch.full(moved.shape[:1], moved.shape[1]), emitted=moved)
         for side in (self.keeping, self.plain):
             layout: PageLayout = side.layout(rows, torch.tensor(pages))
-            side.move(layout, torch.tensor(nodes))
+            side.move(layout, path)
 
     def _normal(self, num_rows: int, heads: int) -> Tensor:
         return torch.randn(num_rows, heads, CONFIG.head_dim, generator=self._generator).bfloat16()
