@@ -50,14 +50,12 @@ def test_another_type_is_refused() -> None:
     assert caught.value.code == "LG1201"
 
 
-def test_compiled_code_is_refused() -> None:
-    """Layers differ in their escapes: torch would compile each anew, and give up after eight."""
+def test_compiled_code_may_have_it() -> None:
     spec = EngineSpec(
         name="w12", model_path=str(TARGET), options={"weights": "w12", "compiled": True, "device": "cuda"}
     )
-    with pytest.raises(UsageError, match="exclude each other") as caught:
-        parse_options(spec)
-    assert caught.value.code == "LG0204"
+    options = parse_options(spec)
+    assert (options.weights, options.compiled) == ("w12", True)
 
 
 def test_a_layer_that_does_not_fit_stays_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
