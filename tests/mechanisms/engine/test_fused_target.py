@@ -97,13 +97,7 @@ def hidden_of(target: Target, rows: int, *, is_compiled: bool) -> Tensor:
         return model(ids, torch.arange(rows), NoMixing()).hidden
 
 
-def test_layers_of_a_kind_are_compiled_once(compilations: Compilations) -> None:
-    target = uneven_target()
-    hidden_of(target, 5, is_compiled=True)
-    assert compilations.count == PIECES
-
-
-def test_layers_with_different_escapes_are_compiled_once_too(compilations: Compilations) -> None:
+def test_layers_of_a_kind_are_compiled_once_though_their_escapes_differ(compilations: Compilations) -> None:
     target = uneven_target()
     convert_target(target)
     fuse_linears(target)
