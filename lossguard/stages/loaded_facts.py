@@ -18,7 +18,7 @@ FILE = "loaded.json"
 def keep_loaded_facts(workspace: Workspace, system: SystemConfig) -> None:
     """Write what the system's engine tells of what it has loaded, if it has; a resumed run keeps what is there."""
     engine = workspace.opened(system)
-    facts = dict(engine.loaded_facts()) if isinstance(engine, TellsLoaded) else {}
+    facts: dict[str, Any] = dict(engine.loaded_facts()) if isinstance(engine, TellsLoaded) else {}
     if facts and not (workspace.folder.path / system.name / FILE).is_file():
         for name, text in facts.items():
             workspace.note(f"{system.name} has loaded {name}: {text}")
