@@ -94,6 +94,7 @@ def write_systems(model: Path, faults: list[str], folder: Path) -> dict[str, int
             changed[name] = altered_copy(model, fault, path)
         weights = "w12" if fault == "w12" else "plain"
         text += SYSTEM.format(name=name, model=json.dumps(str(path)), weights=weights)
+        text += "expect = { w12_layers = true }\n" if fault == "w12" else ""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
     return changed

@@ -1,9 +1,10 @@
 """Plain decoding in the embedded engine on one GPU: W12 beside bf16 weights of one shape, block by block in turn.
 
-    python -m benchmarks.w12_embedded --shape qwen3-8b --batches 1,32 [--rounds 8] [--profile] --out DIR
+    python -m benchmarks.w12_embedded --shape qwen3-8b --batches 1,32 [--compiled] [--rounds 8] [--profile] --out DIR
 
-Weights are random and the same on both sides; nothing is compiled, and steps are CUDA graphs. Prints
-the step time of each side, the ratio of neighbouring blocks, and with ``--profile`` the kernels of a step by name.
+Weights are random and the same on both sides, and steps are CUDA graphs; with ``--compiled`` what lies between products
+is compiled on both sides. Prints the step time of each side, the ratio of neighbouring blocks, and with ``--profile``
+the kernels of a step by name.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from lossguard.records import Request, SamplingParams
 from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.decoding import DecodeStage
+from lossguard_mechanisms.engine.fused_target import FusedTarget
 from lossguard_mechanisms.engine.graphs import DecodeGraphs
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
+from lossguard_mechanisms.engine.model import ServedModel
 from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.shapes import TARGETS, target_of_shape
 from lossguard_mechanisms.engine.w12_target import convert_target
@@ -33,7 +36,7 @@ PAGE_SIZE, CAPACITY, NUM_PROMPT = 64, 1024, 128
 STEPS, NUM_PROFILED = 24, 4
 
 
-def core_of(target: Target, batch: int) -> EngineCore:
+def core_of(target: Target, batch: int, *, is_compiled: bool) -> EngineCore:
     """An engine of ``batch`` slots; on CUDA with graphs."""
     weight = target.embedding.weight
     has_kernels, _ = kernels_fit(target.config, dtype=weight.dtype, device=weight.device)
@@ -45,14 +48,15 @@ def core_of(target: Target, batch: int) -> EngineCore:
         num_surplus=1,
         dtype=weight.dtype,
         device=weight.device,
-        acceleration=Acceleration(has_kernels=has_kernels, is_compiled=False),
+        acceleration=Acceleration(has_kernels=has_kernels, is_compiled=is_compiled),
     )
     memory = Memory(target.config, sizes, drafter=None)
     stage = DecodeStage(target.config, memory, None)
-    graphs = DecodeGraphs(target, memory, stage) if weight.is_cuda else None
+    model: ServedModel = FusedTarget(target) if is_compiled else target
+    graphs = DecodeGraphs(model, memory, stage) if weight.is_cuda else None
     if graphs is not None:
         graphs.capture(batch)
-    return EngineCore(target, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
+    return EngineCore(model, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
 
 
 def start(core: EngineCore, vocab_size: int, batch: int) -> None:
@@ -94,7 +98,7 @@ def kernels(core: EngineCore) -> list[dict[str, Any]]:
 
 def measure(targets: dict[str, Target], batch: int, parsed: argparse.Namespace) -> dict[str, Any]:
     """Step times of both sides in turn."""
-    cores = {name: core_of(target, batch) for name, target in targets.items()}
+    cores = {name: core_of(target, batch, is_compiled=parsed.compiled) for name, target in targets.items()}
     for name, core in cores.items():
         start(core, targets[name].config.vocab_size, batch)
     times: dict[str, list[float]] = {name: [] for name in cores}
@@ -105,6 +109,7 @@ def measure(targets: dict[str, Target], batch: int, parsed: argparse.Namespace) 
     ratios = [plain / coded for plain, coded in zip(times["bf16"], times["w12"], strict=True)]
     found: dict[str, Any] = {
         "batch": batch,
+        "compiled": parsed.compiled,
         "step_ms": {name: round(statistics.median(values), 4) for name, values in times.items()},
         "ratio": round(statistics.median(ratios), 4),
         "ratio_range": [round(min(ratios), 4), round(max(ratios), 4)],
@@ -119,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="plain decoding in the embedded engine: W12 beside bf16 weights")
     parser.add_argument("--shape", default="qwen3-8b")
     parser.add_argument("--batches", default="1,32")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="cuda:0")

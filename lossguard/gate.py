@@ -36,6 +36,7 @@ from lossguard.stages.estimate import estimate_cost
 from lossguard.stages.facts import baseline_facts, run_fingerprints, with_scorer
 from lossguard.stages.foreground import serve_foreground
 from lossguard.stages.judging import Judgement, judge
+from lossguard.stages.loaded_facts import with_loaded_facts
 from lossguard.stages.recheck import Recheck, recheck
 from lossguard.stages.record_facts import RecordFacts, record_facts
 from lossguard.stages.recorded_baseline import materialise, read_recorded, require_usable
@@ -252,7 +253,7 @@ def _run(workspace: Workspace, command: Sequence[str], ahead: Ahead | None = Non
     claims += _speed_claims(workspace, run, claims, stock_outputs)
     facts = RunFacts(
         run=run,
-        fingerprint=with_scorer(workspace, fingerprints),
+        fingerprint=with_loaded_facts(workspace, with_scorer(workspace, fingerprints)),
         prompts=_prompt_facts(requests),
         thresholds=calibration.thresholds.to_json(),
         integrity={"prompts_sha256": requests.sha256, "rules_sha256": rules_sha256()},

@@ -84,6 +84,14 @@ class PacedEngine(Protocol):
         """As ``Engine.serve``, with a telemetry column ``under_way``: requests under way when this one was sent."""
 
 
+@runtime_checkable
+class TellsLoaded(Protocol):
+    """An engine that knows more of its system once the weights are there: what of them was stored how, and why."""
+
+    def loaded_facts(self) -> Mapping[str, Any]:
+        """JSON values; empty as long as nothing has been loaded. They explain, and identify nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
     """What a factory gets: the system's entry of the config, with the model's folder resolved."""

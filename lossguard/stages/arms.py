@@ -14,6 +14,7 @@ from lossguard.run_folder import read_audit
 from lossguard.stages.audit import AuditTask, audit, same_tokens, with_prefix_hash
 from lossguard.stages.early_scoring import Early, stems_of
 from lossguard.stages.forcing import ForcingTask, force
+from lossguard.stages.loaded_facts import keep_loaded_facts
 from lossguard.stages.serving import Asking, serve_missing
 from lossguard.stages.waves import waves_as_exercised
 from lossguard.stages.workspace import Workspace, with_test_logprobs
@@ -40,7 +41,9 @@ def served(
         if ahead is not None:
             ahead.follow(system, progress)
             progress = _silent  # told already
-        return serve_missing(lambda: workspace.engine(system), requests, path, progress, how)
+        outputs = serve_missing(lambda: workspace.engine(system), requests, path, progress, how)
+    keep_loaded_facts(workspace, system)
+    return outputs
 
 
 def _silent(_num_tokens: int) -> None:

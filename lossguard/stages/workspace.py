@@ -85,6 +85,10 @@ class Workspace:
             self._engines[system.name] = create_engine(self.plan.config, system, handle, around)
         return self._engines[system.name]
 
+    def opened(self, system: SystemConfig) -> Engine | None:
+        """The system's engine if it was needed; where it lay on disk already, it was not."""
+        return self._engines.get(system.name)
+
     def release(self, system: SystemConfig) -> None:
         """Close one system's engine."""
         engine = self._engines.pop(system.name, None)

@@ -18,6 +18,7 @@ from lossguard.engines.servers import problems
 from lossguard.engines.servers.concurrent_serving import Ask, Exchange, Traffic, serve_concurrently
 from lossguard.engines.servers.counters import increase, read_counters
 from lossguard.engines.servers.dialect import Dialect
+from lossguard.engines.servers.log_facts import facts_in_log
 from lossguard.engines.servers.options import ServerOptions, read_options
 from lossguard.engines.servers.server import Server
 from lossguard.engines.servers.transport import Transport
@@ -65,6 +66,10 @@ class ServerEngine:
     def fingerprint(self) -> Mapping[str, Any]:
         """The configuration without what changes from start to start, and the server's version where it can be had."""
         return self._server.fingerprint()
+
+    def loaded_facts(self) -> Mapping[str, Any]:
+        """What plug-ins have said in the log of a launched server while it runs."""
+        return facts_in_log(self._server.log)
 
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Ask all of them, ``concurrency`` at a time.

@@ -19,7 +19,7 @@ from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.facts import environment_facts
 from lossguard_mechanisms.engine.loading import SystemSpec, load_core
 from lossguard_mechanisms.engine.options import parse_options, resolve_device, resolve_dtype
-from lossguard_mechanisms.engine.session import Session
+from lossguard_mechanisms.engine.session import W12_LAYERS, Session
 from lossguard_mechanisms.engine.tree_options import require_policy
 
 SAMPLING = frozenset({"ignore_eos", "min_p", "min_tokens", "seed", "stop_ids", "temperature", "top_k", "top_p"})
@@ -55,7 +55,9 @@ class EmbeddedEngine:
             test_logprobs=min(options.logprobs, MAX_LOGPROBS),
             forced_decode=not has_drafter,
             seeds=True,
-            telemetry=frozenset({"batch"}) | (DRAFT_COLUMNS if has_drafter else frozenset()),
+            telemetry=frozenset({"batch"})
+            | (DRAFT_COLUMNS if has_drafter else frozenset())
+            | ({W12_LAYERS} if options.weights == "w12" else frozenset()),
             logit_dtype=resolve_dtype(options, self._spec.facts)[0],
             concurrency=options.slots,
         )
@@ -73,6 +75,11 @@ class EmbeddedEngine:
     def fingerprint(self) -> Mapping[str, Any]:
         """Options, versions, device and threads, with the reason of every automatic choice."""
         return environment_facts(self._spec)
+
+    def loaded_facts(self) -> Mapping[str, Any]:
+        """Which layers have W12, and why others have not, where that was asked for."""
+        conversion = self._session.conversion
+        return {} if conversion is None else {"w12": str(conversion)}
 
     def serve(self, requests: Sequence[Request]) -> Iterator[ServedOutput]:
         """Yield outputs as they end.

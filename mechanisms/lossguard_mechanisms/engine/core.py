@@ -18,6 +18,7 @@ from lossguard_mechanisms.engine.replies import report_logprobs, row_sampling
 from lossguard_mechanisms.engine.sampler import best_ids, choose
 from lossguard_mechanisms.engine.scheduler import Chunk, Scheduler, StepPlan
 from lossguard_mechanisms.engine.sequence import NOTHING_DRAFTED, Drafted, Job, Sequence
+from lossguard_mechanisms.engine.w12_target import Conversion
 from lossguard_mechanisms.targets.joined import JoinedMixing
 from lossguard_mechanisms.targets.mixing import Mixing
 from lossguard_mechanisms.targets.rows import Rows, rows_of
@@ -52,6 +53,8 @@ class EngineCore:
         self._scheduler = Scheduler(memory, prefill_chunk=prefill_chunk)
         self._stage = stage
         self._graphs = graphs
+        self.conversion: Conversion | None = None
+        """What of the model's weights is in W12; None where they were loaded as they are."""
 
     @property
     def has_work(self) -> bool:

@@ -60,8 +60,7 @@ def load_core(spec: SystemSpec, *, make_stage: StageMaker = DecodeStage) -> Engi
     dtype_name, _ = resolve_dtype(options, spec.facts)
     dtype: torch.dtype = getattr(torch, dtype_name)
     target = load_target(Path(spec.model_path), dtype=dtype, device=device).target
-    if options.weights == "w12":
-        convert_target(target)
+    conversion = convert_target(target) if options.weights == "w12" else None
     speculation = _speculation(target, options)
     has_kernels, _ = kernels_fit(target.config, dtype=dtype, device=device)
     acceleration = Acceleration(has_kernels=has_kernels, is_compiled=options.compiled and device.type == "cuda")
@@ -77,7 +76,9 @@ def load_core(spec: SystemSpec, *, make_stage: StageMaker = DecodeStage) -> Engi
         model = FusedTarget(target)
     stage = make_stage(target.config, memory, speculation)
     graphs = DecodeGraphs(model, memory, stage) if options.cuda_graphs and device.type == "cuda" else None
-    return EngineCore(model, memory, prefill_chunk=options.prefill_chunk, stage=stage, graphs=graphs)
+    core = EngineCore(model, memory, prefill_chunk=options.prefill_chunk, stage=stage, graphs=graphs)
+    core.conversion = conversion
+    return core
 
 
 def memory_sizes(spec: SystemSpec, *, dtype: torch.dtype, device: torch.device, num_nodes: int) -> MemorySizes:

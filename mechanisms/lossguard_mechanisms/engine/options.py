@@ -97,9 +97,6 @@ def parse_options(spec: EngineSpec) -> EmbeddedOptions:
 def _refuse_contradictions(name: str, options: EmbeddedOptions) -> None:
     if options.compiled and resolve_device(options)[0] == "cpu":
         raise bad_option(name, "has compiled = true, which is for CUDA devices")
-    if options.compiled and options.weights != "plain":
-        # layers differ in their escapes, and each would be a compilation of its own
-        raise bad_option(name, f"has compiled = true and weights = {options.weights!r}, which exclude each other")
     _refuse_contradicting_drafts(name, options)
     if options.logits_processors and options.drafter is not None:
         raise bad_option(name, "has logits_processors and a drafter; they act on plain decoding, one token a pass")

@@ -6,7 +6,7 @@ import gc
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,11 +25,12 @@ from lossguard_mechanisms.engine.counter_random import request_key
 from lossguard_mechanisms.engine.loading import SystemSpec, load_core
 from lossguard_mechanisms.engine.options import resolve_threads
 from lossguard_mechanisms.engine.processors import Processing, processing_of
+from lossguard_mechanisms.engine.w12_target import Conversion
 
 Result = TypeVar("Result")
 
 STEP_ERRORS = (ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-UNDER_WAY = "under_way"
+UNDER_WAY, W12_LAYERS = "under_way", "w12_layers"
 
 
 class Session:
@@ -39,6 +40,8 @@ class Session:
         self._spec = spec
         self._load = load
         self._core: EngineCore | None = None
+        self.conversion: Conversion | None = None
+        """Of the core that was loaded last; kept when it is closed."""
 
     def serve(self, requests: Sequence[Request], pace: Pace | None) -> Iterator[ServedOutput]:
         """Yield outputs as they end, at most ``pace.concurrency`` requests under way (None: as many as fit).
@@ -56,7 +59,8 @@ class Session:
                 for ended in self._run(core.step, f"{len(under_way)} requests"):
                     number = under_way.pop(ended.job.request.id)
                     output = post_processed(self._spec.options.post_processors, ended.job.request, ended.output())
-                    yield output if pace is None else _with_under_way(output, number)
+                    output = _with_columns(output, self._columns())
+                    yield output if pace is None else _with_columns(output, {UNDER_WAY: (number,)})
         finally:
             for request_id in under_way:
                 core.cancel(request_id)
@@ -80,6 +84,7 @@ class Session:
         """The core, loaded at the first call."""
         if self._core is None:
             self._core = self._load(self._spec)
+            self.conversion = self._core.conversion
         return self._core
 
     def close(self) -> None:
@@ -90,6 +95,10 @@ class Session:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def _columns(self) -> dict[str, tuple[float, ...]]:
+        """How many layers multiplied with W12 weights, whose dense ones are gone: for ``expect``."""
+        return {} if self.conversion is None else {W12_LAYERS: (float(self.conversion.num_layers),)}
 
     def _job(self, request: Request) -> sequences.Job:
         sampling, eos = request.sampling, frozenset(self._spec.facts.eos_ids)
@@ -145,8 +154,8 @@ class _Gate:
         return True
 
 
-def _with_under_way(output: ServedOutput, number: float) -> ServedOutput:
-    return replace(output, telemetry={**output.telemetry, UNDER_WAY: (number,)})
+def _with_columns(output: ServedOutput, columns: Mapping[str, tuple[float, ...]]) -> ServedOutput:
+    return replace(output, telemetry={**output.telemetry, **columns}) if columns else output
 
 
 def _broke(name: str, what: str, error: BaseException) -> EngineError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -13,15 +14,26 @@ from lossguard_mechanisms.weights.w12.linear import W12Linear, replace_linears
 from lossguard_mechanisms.weights.w12.policy import decide
 from lossguard_mechanisms.weights.w12_plugins.failures import nothing_converted
 
-log = logging.getLogger("lossguard.w12")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """How many layers of a target have W12, and why each of the others has not, by its name."""
+
+    num_layers: int
+    left: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """One line for reports."""
+        left = "; ".join(f"{name} ({reason})" for name, reason in sorted(self.left.items()))
+        return f"{self.num_layers} of {self.num_layers + len(self.left)} layers" + (left and f", left dense: {left}")
 
 
-def convert_target(target: Target) -> dict[str, str]:
+def convert_target(target: Target) -> Conversion:
     """Convert in place, where the weights are: for the kernels on CUDA, else to be decoded before every product.
 
-    A head that is tied to the embedding gets W12 of its own beside the dense rows for lookups. Returns, and logs, why
-    layers that the format does not fit stay in bfloat16. Raises UsageError LG1201 for a target that is not in bfloat16,
-    LG1216 if no layer was converted.
+    A head that is tied to the embedding gets W12 of its own beside the dense rows for lookups; layers that the format
+    does not fit stay in bfloat16. Raises UsageError LG1201 for a target that is not in bfloat16, LG1216 if no layer
+    was converted.
     """
     weight = target.embedding.weight
     if weight.dtype != torch.bfloat16:
@@ -33,10 +45,9 @@ def convert_target(target: Target) -> dict[str, str]:
             left["head"] = head.reason
         else:
             target.head = W12Linear(head.coded)
-    if not any(isinstance(layer, W12Linear) for layer in target.modules()):
+    num_layers = sum(isinstance(layer, W12Linear) for layer in target.modules())
+    if not num_layers:
         raise nothing_converted(left)
-    if left:
-        log.warning("w12: %d layers stay in bf16: %s", len(left), "; ".join(map(": ".join, sorted(left.items()))))
     if weight.is_cuda:
         fuse_linears(target)
-    return left
+    return Conversion(num_layers=num_layers, left=left)

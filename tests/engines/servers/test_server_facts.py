@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lossguard.engines.servers.counters import increase, read_counters
+from lossguard.engines.servers.log_facts import facts_in_log
 from tests.engines.servers.conftest import make_engine, make_requests
 from tests.engines.servers.loopback import Loopback
 
@@ -68,3 +69,13 @@ def test_counters_are_summed_over_labels_and_survive_a_restart() -> None:
     assert increase({"drafts": 5.0}, now) == {"server_drafts": (2.0,)}
     assert increase({"drafts": 50.0}, now) == {"server_drafts": (7.0,)}
     assert increase({}, now) == {}
+
+
+def test_what_plug_ins_say_is_read_from_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(
+        b"INFO 11-30 [w12.py:9] lossguard w12: 3 layers\n\xff progress\nlossguard is here: not told\n"
+        b"INFO lossguard w12: 41 layers, left in bf16: layers.1 (raw: 0.5 would escape)\n"
+    )
+    assert facts_in_log(log) == {"w12": "41 layers, left in bf16: layers.1 (raw: 0.5 would escape)"}
+    assert facts_in_log(tmp_path / "none.log") == facts_in_log(None) == {}

@@ -16,6 +16,7 @@ from lossguard_mechanisms.engine.fused_target import FusedTarget
 from lossguard_mechanisms.engine.graphs import DecodeGraphs
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.speculation import ChainPolicy, Policy, SampleAndMatch
+from lossguard_mechanisms.engine.w12_target import convert_target
 from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape, TargetConfig
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.initial_weights import random_target
@@ -137,6 +138,21 @@ def test_fast_paths_serve_what_the_plain_path_serves(slots: int) -> None:
         share = agreement(plain, requests, replies(core, requests))
         print(f"slots {slots}, {name}: {share:.3f} of the tokens are the plain path's own")  # noqa: T201
         assert share > LEAST_AGREEMENT, name
+
+
+@pytest.mark.parametrize("slots", [1, 8, 32])
+def test_w12_weights_serve_what_dense_ones_serve(slots: int) -> None:
+    """Products by the fused kernel, with and without compiled pieces around them, in CUDA graphs."""
+    requests = [request(f"r{at}", prompt, 40) for at, prompt in enumerate(random_prompts(32, seed=1, vocab_size=512))]
+    plain = core_on_gpu(target_on_gpu(), slots=slots, acceleration=Acceleration(), has_graphs=False)
+    coded = target_on_gpu()
+    convert_target(coded)
+    for is_compiled in (False, True):
+        acceleration = Acceleration(has_kernels=True, is_compiled=is_compiled)
+        core = core_on_gpu(coded, slots=slots, acceleration=acceleration, has_graphs=True)
+        share = agreement(plain, requests, replies(core, requests))
+        print(f"slots {slots}, compiled {is_compiled}: {share:.3f} of the tokens are dense weights' own")  # noqa: T201
+        assert share > LEAST_AGREEMENT
 
 
 def test_the_same_path_serves_the_same_twice() -> None:

@@ -18,16 +18,21 @@ from lossguard_mechanisms.weights.w12.linear import W12Linear
 from tests.mechanisms.engine.test_committed_models import TARGET, requests
 
 pytestmark = pytest.mark.skipif(not (TARGET / "model.safetensors").is_file(), reason="no committed hybrid target")
+NUM_LAYERS = 33
 OPTIONS = {"device": "cpu", "dtype": "bfloat16", "threads": 1, "slots": 4, "cache_tokens": 1024}
 
 
 def replies(**options: object) -> dict[str, tuple[int, ...]]:
-    """Short replies from the committed target."""
+    """Short replies from the committed target, which tell how many layers have W12."""
     engine = EmbeddedEngine(EngineSpec(name="w12", model_path=str(TARGET), options={**OPTIONS, **options}))
     asked = [replace(one, sampling=replace(one.sampling, max_tokens=8)) for one in requests(0.0, 8)[:3]]
-    found = {output.request_id: output.ids for output in engine.serve(asked)}
+    assert engine.loaded_facts() == {}
+    outputs = list(engine.serve(asked))
     engine.close()
-    return found
+    told = {"w12": f"{NUM_LAYERS} of {NUM_LAYERS} layers"} if options.get("weights") == "w12" else {}
+    assert engine.loaded_facts() == told
+    assert {output.telemetry.get("w12_layers") for output in outputs} == {(NUM_LAYERS,) if told else None}
+    return {output.request_id: output.ids for output in outputs}
 
 
 def test_tokens_are_those_of_bf16_weights() -> None:
@@ -50,26 +55,25 @@ def test_another_type_is_refused() -> None:
     assert caught.value.code == "LG1201"
 
 
-def test_compiled_code_is_refused() -> None:
-    """Layers differ in their escapes: torch would compile each anew, and give up after eight."""
+def test_compiled_code_may_have_it() -> None:
     spec = EngineSpec(
         name="w12", model_path=str(TARGET), options={"weights": "w12", "compiled": True, "device": "cuda"}
     )
-    with pytest.raises(UsageError, match="exclude each other") as caught:
-        parse_options(spec)
-    assert caught.value.code == "LG0204"
+    options = parse_options(spec)
+    assert (options.weights, options.compiled) == ("w12", True)
 
 
-def test_a_layer_that_does_not_fit_stays_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_layer_that_does_not_fit_stays_and_is_named() -> None:
     target = load_target(Path(TARGET), dtype=torch.bfloat16, device=torch.device("cpu")).target
     wild = target.get_submodule("layers.1.mlp.in_proj").weight
     assert isinstance(wild, torch.Tensor)
     with torch.no_grad():
         wild[:, ::2] *= 2.0**40
-    left = convert_target(target)
-    assert list(left) == ["layers.1.mlp.in_proj"]
-    assert "would escape" in left["layers.1.mlp.in_proj"]
-    assert "1 layers stay in bf16: layers.1.mlp.in_proj" in caplog.text
+    found = convert_target(target)
+    assert list(found.left) == ["layers.1.mlp.in_proj"]
+    assert "would escape" in found.left["layers.1.mlp.in_proj"]
+    num = found.num_layers
+    assert str(found).startswith(f"{num} of {num + 1} layers, left dense: layers.1.mlp.in_proj (raw: ")
 
 
 def test_a_target_of_which_nothing_fits_is_refused() -> None:

@@ -18,6 +18,7 @@ from lossguard_mechanisms.weights.w12.fused_linear import FusedW12Linear
 from lossguard_mechanisms.weights.w12.linear import W12Linear
 from lossguard_mechanisms.weights.w12.policy import decide
 from lossguard_mechanisms.weights.w12.w12_tensor import W12Tensor
+from lossguard_mechanisms.weights.w12_plugins.failures import nothing_converted
 
 NAME = "w12"
 """The name of the quantization in every engine, and the attribute of a layer that holds its weights."""
@@ -31,7 +32,7 @@ class RollCall:
     num_weights: int = 0
     num_bytes: int = 0
     num_converted: int = 0
-    left: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
 
     def converted(self, layer: nn.Module, coded: W12Tensor) -> None:
@@ -42,7 +43,9 @@ class RollCall:
         self._waiting.add(id(layer))
 
     def present(self, layer: nn.Module) -> None:
-        """Note that a layer has multiplied; says so once, when the last of them has."""
+        """Note that a layer has multiplied; says so once, when the last of them has. Raises UsageError LG1216."""
+        if not self.num_converted:  # all are loaded before the first multiplies
+            raise nothing_converted(self.left)
         if not self._waiting:
             return
         self._waiting.discard(id(layer))
@@ -52,7 +55,8 @@ class RollCall:
     def __str__(self) -> str:
         """One line for logs."""
         bits = 8 * self.num_bytes / max(1, self.num_weights)
-        left = f", left in bf16: {'; '.join(self.left)}" if self.left else ""
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in self.left.items())
+        left = f", left in bf16: {reasons}" if reasons else ""
         return f"{self.num_converted} layers, {self.num_weights:,} weights, {bits:.3f} bits each{left}"
 
 
@@ -61,7 +65,7 @@ def convert_layer(layer: nn.Module, roll: RollCall) -> None:
     weight = cast("Tensor", layer.weight)
     decision = decide(weight)
     if decision.coded is None:
-        roll.left.append(f"{getattr(layer, 'prefix', type(layer).__name__)} ({decision.reason})")
+        roll.left[getattr(layer, "prefix", f"{type(layer).__name__} {len(roll.left)}")] = decision.reason
         return
     converted = _compact(FusedW12Linear(decision.coded)) if weight.is_cuda else W12Linear(decision.coded)
     setattr(layer, NAME, converted)
@@ -83,10 +87,10 @@ def _compact(layer: FusedW12Linear) -> FusedW12Linear:
 def multiply(layer: nn.Module, inputs: Tensor, bias: Tensor | None, roll: RollCall) -> Tensor:
     """``inputs`` [..., inputs] in bf16 -> [..., outputs]; on a GPU by ``lossguard::w12_linear``, else decoded first.
 
-    Raises UsageError LG1704.
+    Raises UsageError LG1216 if no layer of the model was converted, LG1704.
     """
     converted = getattr(layer, NAME, None)
-    if converted is not None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
         roll.present(layer)
     if isinstance(converted, FusedW12Linear):
         return w12_linear(inputs, converted.packed, bias)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from sglang.srt.layers import quantization as methods
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.base_config import LinearMethodBase, QuantizationConfig
@@ -21,61 +20,22 @@ from sglang.srt.server_args import add_quantization_method_choices
 from torch import Tensor, nn
 
 from lossguard_mechanisms.weights.w12_plugins.converted_folder import dense_weights, is_converted
-from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME, RollCall, convert_layer, multiply
+from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME
+from lossguard_mechanisms.weights.w12_plugins.server_quantization import ConvertedMethod, ConvertingConfig
 
-log = logging.getLogger("lossguard.w12")
 WEIGHTS = "sglang.srt.model_loader.loader.DefaultModelLoader._get_weights_iterator"
 
 
-class W12Method(LinearMethodBase):
-    """Loads a layer as an unquantized one and multiplies from W12 afterwards."""
+class W12Method(ConvertedMethod, LinearMethodBase):
+    """``create_weights`` is the unquantized one: engines take subclasses of that method to have a weight."""
 
-    def __init__(self, roll: RollCall) -> None:
-        """``roll`` counts the layers of a model."""
-        super().__init__()
-        self.roll = roll
-
-    create_weights = UnquantizedLinearMethod.create_weights  # no subclass of it: engines take those to have a weight
-
-    def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Convert what was loaded, on the device where it is."""
-        convert_layer(layer, self.roll)
-
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, inputs] in bf16 -> [rows, outputs]. Raises UsageError LG1704."""
-        return multiply(layer, x, bias, self.roll)
+    create_weights = UnquantizedLinearMethod.create_weights
 
 
-class W12Config(QuantizationConfig):
-    """What SGLang asks a quantization: there are no settings."""
+class W12Config(ConvertingConfig, QuantizationConfig):
+    """What SGLang asks a quantization."""
 
-    def __init__(self) -> None:
-        """One roll call for the layers of one model."""
-        super().__init__()
-        self.roll = RollCall(log)
-
-    def get_name(self) -> str:
-        """The value of ``--quantization``."""
-        return NAME
-
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """bfloat16 alone: W12 holds nothing else."""
-        return [torch.bfloat16]
-
-    @classmethod
-    def get_min_capability(cls) -> int:
-        """Compute capability 8.0, as the kernels need."""
-        return 80
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        """None: weights are converted while they are loaded."""
-        return []
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> W12Config:
-        """For a folder that convert has written; its record is what counts."""
-        return cls()
+    log = logging.getLogger("lossguard.w12")
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> W12Method | None:
         """W12 for linear layers and heads of their own, None (bf16) for all others."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from vllm.logger import init_logger
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
@@ -18,60 +17,20 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader import DefaultModelLoader, register_model_loader
 
 from lossguard_mechanisms.weights.w12_plugins.converted_folder import dense_weights, is_converted
-from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME, RollCall, convert_layer, multiply
-
-log = init_logger("vllm.lossguard.w12")  # vLLM shows what is logged under its own name
-
-
-class W12Method(LinearMethodBase):
-    """Loads a layer as an unquantized one and multiplies from W12 afterwards."""
-
-    def __init__(self, roll: RollCall) -> None:
-        """``roll`` counts the layers of a model."""
-        super().__init__()
-        self.roll = roll
-
-    create_weights = UnquantizedLinearMethod.create_weights  # no subclass of it: engines take those to have a weight
-
-    def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Convert what was loaded, on the device where it is."""
-        convert_layer(layer, self.roll)
-
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, inputs] in bf16 -> [rows, outputs]. Raises UsageError LG1704."""
-        return multiply(layer, x, bias, self.roll)
+from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME
+from lossguard_mechanisms.weights.w12_plugins.server_quantization import ConvertedMethod, ConvertingConfig
 
 
-class W12Config(QuantizationConfig):
-    """What vLLM asks a quantization: there are no settings."""
+class W12Method(ConvertedMethod, LinearMethodBase):
+    """``create_weights`` is the unquantized one: engines take subclasses of that method to have a weight."""
 
-    def __init__(self) -> None:
-        """One roll call for the layers of one model."""
-        super().__init__()
-        self.roll = RollCall(log)
+    create_weights = UnquantizedLinearMethod.create_weights
 
-    def get_name(self) -> str:
-        """The value of ``--quantization``."""
-        return NAME
 
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """bfloat16 alone: W12 holds nothing else."""
-        return [torch.bfloat16]
+class W12Config(ConvertingConfig, QuantizationConfig):
+    """What vLLM asks a quantization."""
 
-    @classmethod
-    def get_min_capability(cls) -> int:
-        """Compute capability 8.0, as the kernels need."""
-        return 80
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        """None: weights are converted while they are loaded."""
-        return []
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> W12Config:
-        """For a folder that convert has written; its record is what counts."""
-        return cls()
+    log = init_logger("vllm.lossguard.w12")  # vLLM shows what is logged under its own name
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> W12Method | None:
         """W12 for linear layers and the head, None (bf16) for all others."""

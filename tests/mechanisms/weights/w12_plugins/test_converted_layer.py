@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from lossguard.errors import UsageError
 from lossguard_mechanisms.weights.w12.linear import W12Linear
 from lossguard_mechanisms.weights.w12_plugins.converted_layer import NAME, RollCall, convert_layer, multiply
 from tests.mechanisms.weights.w12.toy_weights import bf16_of, gaussian
@@ -44,6 +45,10 @@ def test_a_weight_that_does_not_fit_stays_and_is_named() -> None:
     assert roll.num_converted == 0
     assert "layers.0.mlp (raw: " in str(roll)
     x = gaussian(2, 48)
+    with pytest.raises(UsageError, match="no layer of the model was converted") as caught:
+        multiply(layer, x, None, roll)
+    assert caught.value.code == "LG1216"
+    convert_layer(ServerLayer(gaussian(16, 48), "layers.1.mlp"), roll)
     torch.testing.assert_close(multiply(layer, x, None, roll), linear(x, wild), equal_nan=True, rtol=0, atol=0)
 
 
