@@ -78,8 +78,8 @@ def llamacpp(gguf: Path, *arguments: str) -> dict[str, Any]:
     return {"engine": "llamacpp", "launch": [*words, *arguments], "env": PASSIVE, "concurrency": CONCURRENCY}
 
 
-SMALL_POOL: Final = ("--num-gpu-blocks-override", "24", "--block-size", "32", "--max-num-batched-tokens", str(CHUNK))
-"""24 blocks for sixteen requests, which grow to two each: some must be preempted. Long prompts are read in chunks."""
+SMALL_POOL: Final = ("--num-gpu-blocks-override", "16", "--block-size", "32", "--max-num-batched-tokens", str(CHUNK))
+"""Sixteen blocks for sixteen requests that grow to two each: some are preempted. Long prompts are read in chunks."""
 SGLANG_NGRAM: Final = (
     *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"),
     *("--speculative-ngram-max-bfs-breadth", "1"),
