@@ -89,6 +89,9 @@ servers: $(SERVERS:%=$(SERVERS_HOME)/%/.ready)
 $(SERVERS_HOME)/%/.ready:
 	bash tools/servers/setup_$*.sh $(@D) "$$($(FIND_PYTHON))"
 
+.PHONY: oldest
+oldest: $(OLDEST_READY)
+
 test-matrix: $(OLDEST_READY) ## tests of the plugin with the oldest pytest and xdist
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(NUM_WORKERS) -p no:cacheprovider $(OLDEST_TESTS) $(TEST_FLAGS)
 

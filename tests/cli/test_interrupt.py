@@ -16,6 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.gate.toy import STOP_ID, VOCAB_SIZE, write_model, write_prompts
 
 ROOT = Path(__file__).parents[2]
+NUM_REQUESTS = 80
+"""Enough to be stopped among; no verdict is asked for."""
 CONFIG = """
 model = "model"
 [systems.stock]
@@ -35,7 +37,7 @@ threads = 1
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a tiny real model, on which a quick check takes some seconds."""
+    """A project with a tiny real model, on which a check takes some seconds."""
     write_model(tmp_path / "model")
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -48,7 +50,7 @@ def project(tmp_path: Path) -> Path:
         pad_token_id=STOP_ID,
     )
     torch.nn.Module.to(LlamaForCausalLM(config), torch.bfloat16).save_pretrained(tmp_path / "model")
-    write_prompts(tmp_path / "prompts.jsonl", 400)
+    write_prompts(tmp_path / "prompts.jsonl", 160)
     (tmp_path / "lossguard.toml").write_text(CONFIG)
     return tmp_path
 
@@ -85,16 +87,16 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGKILL, -9), (signal.SIGINT, 2)])
 def test_a_stopped_run_is_resumed(project: Path, number: signal.Signals, exit_code: int) -> None:
     outputs = project / ".lossguard" / "run-0001" / "other" / "outputs.jsonl"
-    with start(project, "--candidate", "other", "--budget", "quick") as first:
+    with start(project, "--candidate", "other", "--budget", f"{NUM_REQUESTS}x32x20") as first:
         wait_for_lines(outputs, 20, first)
         first.send_signal(number)
         assert first.wait(60) == exit_code
     before = outputs.read_bytes().splitlines()
-    assert len(before) < 200, "the run was not stopped in the middle"
+    assert len(before) < NUM_REQUESTS, "the run was not stopped in the middle"
     with start(project, "--resume", ".lossguard/run-0001") as second:
         text = second.communicate(timeout=300)[0]
     assert second.returncode in (0, 1, 10), text
     after = outputs.read_bytes().splitlines()
-    assert len(after) == 200
+    assert len(after) == NUM_REQUESTS
     assert after[: len(before) - 1] == before[:-1], "what was served is kept"
     assert (project / ".lossguard" / "run-0001" / "report.json").is_file()

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("LOSSGUARD_SERVERS", "LOSSGUARD_SERVERS-is-not-set"))
 SPECULATION = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":2}'
 CONTEXT: Final = 2048
-SLOT: Final = 512
+SLOT: Final = 256
 """Positions that llama.cpp keeps for each request under way: more than any request here has."""
-CONCURRENCY: Final = 16
-"""A step reads all weights, for few requests as for many."""
+CONCURRENCY: Final = 34
+"""A step reads all weights, for few requests as for many; 204 requests are six times as many."""
 
 CHUNK: Final = 48
 """Tokens of a prefill chunk of the server with a small pool; some prompts are longer."""
@@ -40,9 +40,11 @@ def vllm(
 ) -> dict[str, Any]:
     """vLLM on the CPU."""
     words = [str(FOLDER / "vllm/bin/vllm"), "serve", "{model}", "--port", "{port}", "--dtype", dtype, "--enforce-eager"]
-    words += ["--max-model-len", str(context), "--max-num-seqs", str(concurrency), "--max-logprobs", "20", *arguments]
-    env = {"VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_CPU_OMP_THREADS_BIND": "0-1"}
-    env |= {"HF_HUB_OFFLINE": 1, "VLLM_SLEEP_WHEN_IDLE": 1, **PASSIVE}
+    words += ["--max-model-len", str(context), "--max-num-seqs", str(concurrency), "--max-logprobs", "20"]
+    words += ["--distributed-executor-backend", "uni", *arguments]
+    # Without "multiprocessing" the model runs in the engine's process: one process less that imports all of vLLM.
+    env = {"VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_ENABLE_V1_MULTIPROCESSING": 0}
+    env |= {"HF_HUB_OFFLINE": 1, **PASSIVE}
     return {"engine": "vllm", "launch": words, "env": env, "concurrency": concurrency}
 
 
@@ -77,7 +79,7 @@ def llamacpp(gguf: Path, *arguments: str) -> dict[str, Any]:
 
 
 SMALL_POOL: Final = ("--num-gpu-blocks-override", "16", "--block-size", "32", "--max-num-batched-tokens", str(CHUNK))
-"""Sixteen blocks for eight requests: some must be preempted. Long prompts are read in chunks."""
+"""Sixteen blocks for sixteen requests that grow to two each: some are preempted. Long prompts are read in chunks."""
 SGLANG_NGRAM: Final = (
     *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"),
     *("--speculative-ngram-max-bfs-breadth", "1"),
@@ -92,7 +94,7 @@ def launch_table(name: str, f32_gguf: Path) -> dict[str, Any]:
     """How a server of the fleet is launched."""
     tables = {
         "vllm": lambda: vllm(),
-        "vllm-ngram": lambda: vllm("--speculative-config", SPECULATION, *SMALL_POOL, context=448, concurrency=8),
+        "vllm-ngram": lambda: vllm("--speculative-config", SPECULATION, *SMALL_POOL, context=448, concurrency=16),
         "vllm-bf16": lambda: vllm(dtype="bfloat16"),
         "sglang": lambda: sglang(),
         "sglang-bf16": lambda: sglang(dtype="bfloat16"),

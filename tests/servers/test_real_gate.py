@@ -7,6 +7,7 @@ beside its own speculation and its own quantisation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,12 +19,13 @@ from lossguard.plan import Budget, Plan
 from lossguard.records import Verdict
 from lossguard.report.terminal import render_report
 from tests.servers.fleet import CHUNK, ROOT, Fleet
+from tests.servers.short_prompts import write_prompts
 
 pytestmark = pytest.mark.servers
-WHOLE: Final = Budget(name="servers", num_requests=204, max_tokens=16, num_calibration=30)
+WHOLE: Final = Budget(name="servers", num_requests=204, max_tokens=16, num_calibration=20)
 """The least that passes: in float32 stock has no mismatch, the margin is 0.1 points, and a PASS takes 200 clusters and
 no mismatch in 3,000 tokens (the upper bound is then 0.09983 points)."""
-SHORT: Final = Budget(name="servers-short", num_requests=48, max_tokens=16, num_calibration=30)
+SHORT: Final = Budget(name="servers-short", num_requests=32, max_tokens=16, num_calibration=20)
 """Enough to find what departs everywhere."""
 DRAFTED: Final = {"drafts": True, "accepted": True}
 CHOICES: Final = ("rate", "event", "near-tie", "burst", "buckets")  # checks that look at which tokens were served
@@ -73,7 +75,13 @@ def gates() -> dict[str, GateResult]:
     return {}
 
 
-def judged(run: str, fleet: Fleet, model: str) -> GateResult:
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of both budgets: some are left over."""
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "short.jsonl", 230)
+
+
+def judged(run: str, fleet: Fleet, model: str, prompts: Path) -> GateResult:
     """One run of a stock, and its candidates against it."""
     stock, budget = RUNS[run]
     candidates = {name: case for name, case in CASES.items() if case.run == run}
@@ -84,7 +92,7 @@ def judged(run: str, fleet: Fleet, model: str) -> GateResult:
         model=model,
         systems={system.name: system for system in systems},
         scorer=ScorerConfig(options={"dtype": "float32", "device": "cpu"}),
-        prompts=PromptsConfig(sets=("demo",)),
+        prompts=PromptsConfig(sets=(str(prompts),)),
     )
     return run_gate(Plan(config, candidates=list(candidates), budget=budget, folder=ROOT / ".lossguard"))
 
@@ -95,10 +103,12 @@ def _system(name: str, table: dict[str, Any], case: Case) -> SystemConfig:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_verdict_and_the_check_behind_it(fleet: Fleet, model: str, gates: dict[str, GateResult], name: str) -> None:
+def test_the_verdict_and_the_check_behind_it(
+    fleet: Fleet, model: str, prompts: Path, gates: dict[str, GateResult], name: str
+) -> None:
     case = CASES[name]
     if case.run not in gates:
-        gates[case.run] = judged(case.run, fleet, model)
+        gates[case.run] = judged(case.run, fleet, model, prompts)
     result = gates[case.run]
     claim = result.claim(f"{name}/lossless")
     assert claim.verdict is (Verdict.FAIL if case.fails else Verdict.PASS), render_report(result.report)

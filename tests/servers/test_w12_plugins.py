@@ -25,7 +25,7 @@ RAN = {
     "sglang": "120 layers, ",
     "vllm": "121 layers, ",
 }
-MAX_TOKENS = 16
+MAX_TOKENS = 8
 HAVE_MULTIPLIED = "every one has multiplied"
 
 

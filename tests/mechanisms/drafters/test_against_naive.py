@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lossguard_mechanisms.drafters.fresh import AnyDrafter
@@ -40,6 +40,7 @@ def same(fast: Lattice, naive: Lattice) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(num_tokens=st.integers(2, 9), num_depths=st.integers(1, 5), seed=st.integers(0, 1000))
+@settings(max_examples=30)
 def test_a_lattice_is_the_naive_one(name: str, num_tokens: int, num_depths: int, seed: int) -> None:
     same(*draft_alone(DRAFTERS[name], num_tokens, seed, num_depths=num_depths))
 

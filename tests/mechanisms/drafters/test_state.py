@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -44,6 +44,7 @@ def assert_same(found: Lattice, expected: Lattice, places: slice = slice(None)) 
 
 @each_drafter
 @given(cuts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
+@settings(max_examples=40)
 def test_chunks_are_the_same_as_all_at_once(name: str, cuts: list[int]) -> None:
     drafter, length = DRAFTERS[name], sum(cuts)
     ids, features = random_ids(length), random_features(drafter, length)
@@ -58,6 +59,7 @@ def test_chunks_are_the_same_as_all_at_once(name: str, cuts: list[int]) -> None:
 
 @each_drafter
 @given(lengths=st.lists(st.integers(1, 7), min_size=2, max_size=4))
+@settings(max_examples=40)
 def test_a_ragged_batch_is_the_same_as_each_alone(name: str, lengths: list[int]) -> None:
     drafter, slots = DRAFTERS[name], list(range(len(lengths)))[::-1]
     parts = [(random_ids(n, seed=n), random_features(drafter, n, seed=n)) for n in lengths]
