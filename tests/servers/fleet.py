@@ -43,7 +43,7 @@ def vllm(
     words += ["--max-model-len", str(context), "--max-num-seqs", str(concurrency), "--max-logprobs", "20"]
     words += ["--distributed-executor-backend", "uni", *arguments]
     # Without "multiprocessing" the model runs in the engine's process: one process less that imports all of vLLM.
-    env = {"VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_ENABLE_V1_MULTIPROCESSING": 0}
+    env: dict[str, Any] = {"VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_ENABLE_V1_MULTIPROCESSING": 0}
     env |= {"HF_HUB_OFFLINE": 1, **PASSIVE}
     return {"engine": "vllm", "launch": words, "env": env, "concurrency": concurrency}
 

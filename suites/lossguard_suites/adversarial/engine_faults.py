@@ -108,6 +108,7 @@ class OverwrittenPage(DecodeStage):
         size = min(size, store.page_size)
         places = int(stash.layout.starts[row]) + torch.arange(size, device=stash.layout.table.device)
         pages, first = stash.layout.table[row, places // store.page_size], stash.layout.table[row, 0]
+        store.forget()  # or steps would go on reading what lay there
         for pool in (store.keys, store.values):
             pool[:, first, :, :size] = pool[:, pages, :, places % store.page_size].movedim(0, 2)
 
