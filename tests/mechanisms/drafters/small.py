@@ -16,7 +16,7 @@ from lossguard_mechanisms.targets.initial_weights import random_target
 NAMES = ("dflash2", "dspark", "eagle3")
 VOCAB_SIZE, HIDDEN = 61, 12
 
-_TIED_HYBRID = TargetConfig(
+TIED_HYBRID = TargetConfig(
     model_type="qwen3_5_text",
     vocab_size=VOCAB_SIZE,
     hidden_size=HIDDEN,
@@ -36,14 +36,14 @@ _TIED_HYBRID = TargetConfig(
 
 def small_target(*, is_tied: bool = True, dtype: torch.dtype = torch.float64) -> Target:
     """A hybrid; with an own head it is not tied."""
-    target = random_target(replace(_TIED_HYBRID, tie_word_embeddings=is_tied), seed=2).to(dtype)
+    target = random_target(replace(TIED_HYBRID, tie_word_embeddings=is_tied), seed=2).to(dtype)
     _spread(target, seed=3)
     return target.eval().requires_grad_(requires_grad=False)
 
 
 def small_config(name: str) -> DrafterConfig:
     """Two layers and depths fewer than the block has."""
-    config = config_for(name, _TIED_HYBRID)
+    config = config_for(name, TIED_HYBRID)
     return replace(config, num_depths=5, num_layers=1 if name == "eagle3" else 2)
 
 

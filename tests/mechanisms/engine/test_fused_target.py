@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,30 +13,25 @@ from torch import Tensor
 
 from lossguard_mechanisms.engine.fused_target import FusedTarget
 from lossguard_mechanisms.engine.w12_target import convert_target
-from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape, TargetConfig
+from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape
 from lossguard_mechanisms.targets.decoder import DecoderLayer, Target
 from lossguard_mechanisms.targets.initial_weights import random_target
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.weights.w12.fused_linear import FusedW12Linear, fuse_linears
+from tests.mechanisms.drafters.small import TIED_HYBRID
 
 LAYERS_OF_A_KIND = 10
 """More than torch compiles of one function before it gives up (8)."""
 PIECES = 6
 
-CONFIG = TargetConfig(
-    model_type="qwen3_5_text",
+CONFIG = replace(
+    TIED_HYBRID,
     vocab_size=64,
     hidden_size=64,
     intermediate_size=80,
     layer_types=(DELTA, ATTENTION) * LAYERS_OF_A_KIND,
-    num_attention_heads=4,
-    num_key_value_heads=2,
     head_dim=16,
     rotary_dim=8,
-    rope_theta=1e4,
-    rms_norm_eps=1e-6,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
     delta=DeltaShape(num_key_heads=2, num_value_heads=4, key_dim=16, value_dim=16, conv_width=4),
 )
 

@@ -101,6 +101,7 @@ def test_rows_that_are_moved_are_read_where_they_went() -> None:
     pair, pages = Pair(0), [[3, 4, 5]]
     for past in (4, 4, 4):
         pair.step(pages, [past], num_rows=NUM_ROWS, is_decode=True)
+    assert pair.num_kept == 2, "what is moved had been kept"
     pair.move(pages, [4], [[1]])
     for past in (5, 5, 5):
         pair.step(pages, [past], num_rows=NUM_ROWS, is_decode=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,29 +13,23 @@ from lossguard_mechanisms.engine.commit import commit
 from lossguard_mechanisms.engine.convolution_kernel import convolve_step_in_place
 from lossguard_mechanisms.engine.delta_kernel import delta_step_in_place
 from lossguard_mechanisms.engine.memory import Memory
-from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape, TargetConfig
+from lossguard_mechanisms.targets.config import ATTENTION, DELTA, DeltaShape
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.gated_delta import convolve_chunk, delta_step
 from lossguard_mechanisms.targets.initial_weights import random_target
 from lossguard_mechanisms.targets.mixing import DeltaInputs
 from lossguard_mechanisms.trees.tree import Path, Tree, chain, tree_of
+from tests.mechanisms.drafters.small import TIED_HYBRID
 from tests.mechanisms.engine.test_commit import PARENTS, PAST, memory_of, path_to, run_committed, verify
 
 NUM_SLOTS = 6
-CONFIG = TargetConfig(
-    model_type="qwen3_5_text",
-    vocab_size=53,
+CONFIG = replace(
+    TIED_HYBRID,
     hidden_size=24,
     intermediate_size=32,
     layer_types=(DELTA, ATTENTION, DELTA, ATTENTION),
-    num_attention_heads=4,
-    num_key_value_heads=2,
     head_dim=16,
     rotary_dim=8,
-    rope_theta=1e4,
-    rms_norm_eps=1e-6,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
     delta=DeltaShape(num_key_heads=1, num_value_heads=2, key_dim=16, value_dim=32, conv_width=4),
 )
 DEEP = [-1, 0, 1, 2, 3, 4, 5, 6]
