@@ -15,7 +15,6 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,64 +22,17 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
+from benchmarks.replayed_setting import CAPACITY, DTYPE, NUM_PROMPT, Choice, Setting, make_setting
 from benchmarks.replayed_tables import made_up_table, recorded_table
 from lossguard.records import Request, SamplingParams
-from lossguard_mechanisms.drafters.fresh import AnyDrafter
-from lossguard_mechanisms.drafters.lattice import TOP_K
-from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
 from lossguard_mechanisms.engine.core import EngineCore
-from lossguard_mechanisms.engine.decoding import Speculation
-from lossguard_mechanisms.engine.fused_target import FusedTarget
-from lossguard_mechanisms.engine.graphs import DecodeGraphs
-from lossguard_mechanisms.engine.memory import Memory, MemorySizes
-from lossguard_mechanisms.engine.model import ServedModel
-from lossguard_mechanisms.engine.replayed import LABEL, ReplayedStage, ReplayTable
+from lossguard_mechanisms.engine.replayed import LABEL, ReplayTable
 from lossguard_mechanisms.engine.sequence import Job
-from lossguard_mechanisms.engine.shapes import TARGETS, drafter_of_shape, drafter_shape, target_of_shape
-from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
-from lossguard_mechanisms.targets.config import TargetConfig
 from lossguard_mechanisms.targets.decoder import Target
-from lossguard_mechanisms.trees.choice import LatticeSizes, TreeOrder, policy_for
 from lossguard_mechanisms.trees.names import CHAIN, POLICIES
 
-DTYPE = torch.bfloat16
-PAGE_SIZE = 64
-CAPACITY = 1024
-NUM_PROMPT = 256
 PLAIN_STEPS, CHAIN_STEPS = 24, 12  # of a block
 NUM_PROFILED, NUM_KERNELS_SHOWN = 4, 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One shape on one device with what both sides share."""
-
-    shape: str
-    target: Target
-    model: ServedModel
-    chain: Speculation
-    tree: Speculation | None
-    device: torch.device
-    acceleration: Acceleration
-
-    def core(self, table: ReplayTable, batch: int, speculation: Speculation | None) -> EngineCore:
-        """An engine of ``batch`` slots with graphs, on the shared weights."""
-        sizes = MemorySizes(
-            num_slots=batch,
-            num_pages=batch * (CAPACITY // PAGE_SIZE),
-            page_size=PAGE_SIZE,
-            capacity=CAPACITY,
-            num_surplus=1 if speculation is None else speculation.policy.num_nodes,
-            dtype=DTYPE,
-            device=self.device,
-            acceleration=self.acceleration,
-        )
-        memory = Memory(self.target.config, sizes, drafter=None if speculation is None else speculation.drafter)
-        stage = ReplayedStage(self.target.config, memory, speculation, table)
-        graphs = DecodeGraphs(self.model, memory, stage) if self.device.type == "cuda" else None
-        if graphs is not None:
-            graphs.capture(batch)  # or a block in which a context crosses a tier would be timed with a capture
-        return EngineCore(self.model, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
 
 
 class Side:
@@ -116,7 +68,7 @@ def main() -> None:
     _say(begun, f"{_device_name(device)}, torch {torch.__version__}: reads {rate / 1e12:.2f} TB/s. {LABEL}")
     results: list[dict[str, Any]] = []
     for shape in arguments.shapes.split(","):
-        setting = make_setting(shape, device, arguments)
+        setting = make_setting(_choice(shape, arguments), device)
         _say(begun, f"{shape}: made; {setting.acceleration}")
         for batch in (int(part) for part in arguments.batches.split(",")):
             if time.perf_counter() - begun > arguments.seconds:
@@ -202,33 +154,16 @@ def profile(name: str, side: Side) -> None:
         print(f"    {milliseconds:7.3f} ms {event.count / NUM_PROFILED:6.0f} x  {event.key[:100]}", flush=True)
 
 
-def make_setting(shape: str, device: torch.device, arguments: argparse.Namespace) -> Setting:
-    """Target, drafter and what accelerates them."""
-    config: TargetConfig = TARGETS[shape]
-    target = target_of_shape(config, dtype=DTYPE, device=device)
-    drafter = drafter_of_shape(drafter_shape(shape, num_depths=arguments.drafts), target)
-    has_kernels, _ = kernels_fit(config, dtype=DTYPE, device=device)
-    return Setting(
-        shape=shape,
-        target=target,
-        model=FusedTarget(target) if arguments.compiled else target,
-        chain=Speculation(drafter=drafter, policy=ChainPolicy(arguments.drafts), acceptance=SampleAndMatch()),
-        tree=_tree_of(drafter, config, arguments),
-        device=device,
-        acceleration=Acceleration(has_kernels=has_kernels, is_compiled=arguments.compiled),
-    )
-
-
-def _tree_of(drafter: AnyDrafter, config: TargetConfig, arguments: argparse.Namespace) -> Speculation | None:
-    """The trees to time, if any are asked for: they need a recording's candidates."""
-    if arguments.policy == CHAIN:
-        return None
-    if arguments.recording is None:
+def _choice(shape: str, arguments: argparse.Namespace) -> Choice:
+    if arguments.policy != CHAIN and arguments.recording is None:
         raise SystemExit(f"--policy {arguments.policy} needs --recording: a made-up table has no candidates")
-    candidates = min(TOP_K, config.vocab_size)
-    sizes = LatticeSizes(drafter=drafter.name, num_depths=arguments.drafts, num_candidates=candidates)
-    policy, _ = policy_for(TreeOrder(policy=arguments.policy, num_nodes=arguments.nodes), sizes)
-    return Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
+    return Choice(
+        shape=shape,
+        num_drafts=arguments.drafts,
+        policy=arguments.policy,
+        num_nodes=arguments.nodes,
+        is_compiled=arguments.compiled,
+    )
 
 
 def read_bandwidth(device: torch.device) -> float:

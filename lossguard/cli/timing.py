@@ -84,8 +84,8 @@ def time(
     else:
         if not candidate:
             raise typer.BadParameter("give at least one --candidate NAME (or --resume RUN)")
-        plan = _plan(config, folder, store, asked)
-        plan = replace(plan, candidates=candidate, baseline=baseline or "stock", seed=seed)
+        named = {"candidates": candidate, "baseline": baseline or "stock", "seed": seed}
+        plan = _plan(config, folder, store, asked, named)
     return _finish(plan, json_path)
 
 
@@ -116,7 +116,7 @@ def record(
         "max_foreign_load": max_foreign_load,
     }
     asked = {key: value for key, value in given.items() if value is not None}
-    plan = _resumed(resume, bool(asked)) if resume else _plan(config, folder, store, asked)
+    plan = _resumed(resume, bool(asked)) if resume else _plan(config, folder, store, asked, {"baseline": name})
     path = record_noise(replace(plan, baseline=name), listener=ConsoleListener())
     write(f"recorded {path}")
     return show(name, store=path.parent.parent)
@@ -149,7 +149,7 @@ def _names(devices: str | None) -> tuple[str, ...] | None:
     return None if devices is None else tuple(part.strip() for part in devices.split(","))
 
 
-def _plan(config: Path | None, folder: Path, store: Path, asked: dict[str, Any]) -> Plan:
+def _plan(config: Path | None, folder: Path, store: Path, asked: dict[str, Any], named: dict[str, Any]) -> Plan:
     from lossguard.config import load_config
     from lossguard.plan import Plan
     from lossguard.timing_plan import make_timing
@@ -157,7 +157,7 @@ def _plan(config: Path | None, folder: Path, store: Path, asked: dict[str, Any])
     found = load_config(config)
     rules = {"faster_than", "not_slower"} if asked.keys() & {"faster_than", "not_slower"} else set()
     table = {key: value for key, value in found.timing.items() if key not in rules}
-    return Plan(found, folder=folder, timing=make_timing({"noise_root": store, **table, **asked}))
+    return Plan(found, folder=folder, timing=make_timing({"noise_root": store, **table, **asked}), **named)
 
 
 def _resumed(run: Path, has_options: bool) -> Plan:

@@ -245,3 +245,14 @@ def test_the_command_line_times_and_shows_noise(
     assert "plan: 1 swap pairs" in out.err
     assert run_cli(["noise", "show", "stock", "--store", str(project / "baselines")]) == 0
     assert "8 pairs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["time", "--candidate", "fast", "--baseline", "base"], ["noise", "record", "base"]])
+def test_the_baseline_may_have_any_name(project: Path, tmp_path: Path, command: list[str]) -> None:
+    config = project / "renamed.toml"
+    config.write_text((project / "lossguard.toml").read_text().replace("[systems.stock", "[systems.base"))
+    pairs = "1" if command[0] == "time" else "8"
+    sizes = ["--requests", "6", "--tokens", "5", "--pairs", pairs, "--devices", "cpu:0,cpu:1", "--relaunch", "reset"]
+    sizes += ["--max-foreign-load", "1.0"]
+    rest = ["--config", str(config), "--store", str(tmp_path / "store"), "--folder", str(tmp_path / "runs")]
+    assert run_cli([*command, *rest, *sizes]) == (10 if command[0] == "time" else 0)

@@ -147,7 +147,8 @@ def describe_plan(session: Session, num_pairs: int) -> str:
     timing = session.timing
     devices = " and ".join(device.name for device in session.settings.devices)
     sizes = f"{timing.requests} requests x {timing.tokens} tokens"
+    launches = 2 * session.num_devices if timing.relaunch == "reset" else 4 * num_pairs
     return (
-        f"{num_pairs} swap pairs of {sizes} on {devices}, {4 * num_pairs} launches of arms, "
+        f"{num_pairs} swap pairs of {sizes} on {devices}, {launches} launches of arms, "
         f"at most about {in_words(session.cost_seconds(num_pairs))}"
     )

@@ -47,10 +47,27 @@ QWEN35_4B = TargetConfig(
     tie_word_embeddings=True,
     delta=DeltaShape(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128, conv_width=4),
 )
-TARGETS: Mapping[str, TargetConfig] = {"qwen3-8b": QWEN3_8B, "qwen3.5-4b": QWEN35_4B}
+TINY = TargetConfig(
+    model_type="qwen3_5_text",
+    vocab_size=4096,
+    hidden_size=64,
+    intermediate_size=96,
+    layer_types=(DELTA, DELTA, DELTA, ATTENTION) * 2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    rotary_dim=8,
+    rope_theta=1e4,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=4096,
+    tie_word_embeddings=True,
+    delta=DeltaShape(num_key_heads=2, num_value_heads=4, key_dim=32, value_dim=32, conv_width=4),
+)
+"""No released model's: to try a benchmark out where there is no accelerator."""
+TARGETS: Mapping[str, TargetConfig] = {"qwen3-8b": QWEN3_8B, "qwen3.5-4b": QWEN35_4B, "tiny": TINY}
 
-_FEATURES = {"qwen3-8b": (1, 9, 17, 25, 33), "qwen3.5-4b": (1, 8, 15, 22, 29)}
-_DRAFTER_WIDTHS = {"qwen3-8b": 12_288, "qwen3.5-4b": 9728}
+_FEATURES = {"qwen3-8b": (1, 9, 17, 25, 33), "qwen3.5-4b": (1, 8, 15, 22, 29), "tiny": (1, 2, 4, 5, 6)}
+_DRAFTER_WIDTHS = {"qwen3-8b": 12_288, "qwen3.5-4b": 9728, "tiny": 96}
 
 
 def drafter_shape(shape: str, *, num_depths: int) -> DrafterConfig:
