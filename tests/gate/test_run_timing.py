@@ -247,7 +247,11 @@ def test_the_command_line_times_and_shows_noise(
     assert "8 pairs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["time", "--candidate", "fast", "--baseline", "base"], ["noise", "record", "base"]])
+@pytest.mark.parametrize(
+    "command",
+    [["time", "--candidate", "fast", "--baseline", "base"], ["noise", "record", "base"]],
+    ids=lambda one: one[0],
+)
 def test_the_baseline_may_have_any_name(project: Path, tmp_path: Path, command: list[str]) -> None:
     config = project / "renamed.toml"
     config.write_text((project / "lossguard.toml").read_text().replace("[systems.stock", "[systems.base"))

@@ -41,7 +41,8 @@ def commit_kernel(  # noqa: PLR0913
             place = (rows * KEY_HEADS + shared)[None, :] * KEY + wide[:, None]
             k = tl.load(keys + place, mask=is_kept[None, :], other=0.0)  # [PART, TILE]
             s = tl.load(state + wide[:, None] * VALUE) * tl.exp(end)
-            tl.store(state + wide[:, None] * VALUE, mixed_products(k, weighted, s, WIDE, CAST))
+            added = mixed_products(k, weighted, tl.zeros((PART, BLOCK), tl.float32), WIDE, CAST)
+            tl.store(state + wide[:, None] * VALUE, s + added)  # rounded to nearest: see precision
 
 
 @triton.jit

@@ -76,7 +76,7 @@ def _launch_verify(  # noqa: PLR0913
         rows.key.stride(0), rows.value.stride(0), key_dim**-0.5, TILE=forest.tile, HEADS=heads,
         GROUPS=heads // rows.key.shape[1], KEY=key_dim, PART=used.part, VALUE=value_dim, BLOCK=used.block,
         PENDING=0 if pending is None else pending.capacity, EPSILON=NORM_EPSILON, WIDE=_is_wide(rows.key),
-        CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages,
+        CAST=INTERPRETED, PADDED=1 << (key_dim - 1).bit_length(), num_warps=used.warps, num_stages=used.stages,
     )  # fmt: skip
     return output
 

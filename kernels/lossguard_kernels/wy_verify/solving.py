@@ -1,9 +1,13 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""(I + T) U = R for a strictly lower triangular T, in tiles of 16 rows.
+"""(I + T) U = R for a strictly lower triangular T.
 
-Tiles on the diagonal are inverted row by row, all at once; then U is solved tile after tile with products. Inversion by
-squaring, (I - T)(I + T^2)(I + T^4)(I + T^8), has fewer steps and loses digits where keys are alike and rates near one
-(docs/tree-kernels.md).
+Inverses are merged from halves, blocks of 2, 4, .. rows at once: with C the block between two of them,
+
+    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]    so    X <- X - X C X    over all blocks of a size.
+
+Each step multiplies true inverses, whose entries stay small where keys are alike and rates near one. Inversion by
+squaring, (I - T)(I + T^2)(I + T^4)(I + T^8), has entries that cancel there, and loses digits (docs/tree-kernels.md).
+Up to 32 rows are one matrix; 64 go in tiles of 16, since products of whole matrices would cost more than they save.
 """
 
 from __future__ import annotations
@@ -15,16 +19,33 @@ from lossguard_kernels.wy_verify.precision import products
 
 
 @triton.jit
+def _between(left, right, level):
+    """Where a block of 2^(level + 1) rows has its lower left quarter, if all above the diagonal is zero."""
+    return (left >> (level + 1) == right >> (level + 1)) & (left >> level != right >> level)
+
+
+@triton.jit
+def _inverse(system, SIZE: tl.constexpr):
+    """(I + T)^-1 of [SIZE, SIZE]."""
+    index = tl.arange(0, SIZE)
+    left, right = index[:, None], index[None, :]
+    found = tl.where(left == right, 1.0, tl.where(_between(left, right, 0), -system, 0.0))
+    for level in tl.static_range(1, 5):
+        if SIZE >> level > 1:
+            outer = tl.where(_between(left, right, level), system, 0.0)
+            found -= products(found, products(outer, found))
+    return found
+
+
+@triton.jit
 def _inverses(inner, TILES: tl.constexpr):
-    """(I + T)^-1 of strictly lower triangular [TILES, 16, 16]."""
+    """(I + T)^-1 of [TILES, 16, 16], all at once."""
     index = tl.arange(0, 16)
-    is_own = (index[:, None] == index[None, :])[None, :, :]
-    found = tl.where(is_own, 1.0, tl.zeros((TILES, 16, 16), tl.float32))
-    for row in range(1, 16):
-        is_row = (index == row)[None, :, None]
-        factors = tl.sum(tl.where(is_row, inner, 0.0), 1)
-        earlier = tl.sum(factors[:, :, None] * found, 1)
-        found = tl.where(is_row, found - earlier[:, None, :], found)
+    left, right = index[None, :, None], index[None, None, :]
+    found = tl.where(left == right, 1.0, tl.where(_between(left, right, 0), -inner, 0.0))
+    for level in tl.static_range(1, 4):
+        outer = tl.where(_between(left, right, level), inner, 0.0)
+        found -= products(found, products(outer, found))
     return found
 
 
@@ -36,15 +57,12 @@ def _rows_of(x, tile, TILES: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def solve(system, right, TILES: tl.constexpr, WIDTH: tl.constexpr):
-    """U [TILES * 16, WIDTH] for T = ``system`` [TILES * 16, TILES * 16] and R = ``right``."""
+def _tile_by_tile(system, right, TILES: tl.constexpr, WIDTH: tl.constexpr):
     SIZE: tl.constexpr = TILES * 16
     tiles = tl.arange(0, TILES)
     is_inner = tiles[:, None, None, None] == tiles[None, None, :, None]
     inner = tl.sum(tl.where(is_inner, tl.reshape(system, (TILES, 16, TILES, 16)), 0.0), 2)
     inverse = _inverses(inner, TILES)
-    if TILES == 1:
-        return products(tl.reshape(inverse, (16, 16)), right)
     rows = tl.arange(0, SIZE)
     outer = tl.where(rows[:, None] // 16 > rows[None, :] // 16, system, 0.0)
     solved = right
@@ -56,3 +74,9 @@ def solve(system, right, TILES: tl.constexpr, WIDTH: tl.constexpr):
         done = tl.broadcast_to(products(own, mine)[None, :, :], (TILES, 16, WIDTH))
         solved = tl.where((rows // 16 == tile)[:, None], tl.reshape(done, (SIZE, WIDTH)), solved)
     return solved
+
+
+@triton.jit
+def solve(system, right, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """U [SIZE, WIDTH] for T = ``system`` [SIZE, SIZE] and R = ``right``; SIZE is 16, 32 or 64."""
+    return products(_inverse(system, SIZE), right) if SIZE <= 32 else _tile_by_tile(system, right, SIZE // 16, WIDTH)

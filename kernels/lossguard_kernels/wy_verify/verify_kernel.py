@@ -10,14 +10,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lossguard_kernels.wy_verify.precision import mixed_products, pair_products, products
+from lossguard_kernels.wy_verify.precision import in_two_parts, mixed_products, pair_products, products
 from lossguard_kernels.wy_verify.solving import solve
 
 
 @triton.jit
-def _across(column, is_own):
-    """[1, TILE] from [TILE]."""
-    return tl.sum(tl.where(is_own, column[:, None], 0.0), 0)[None, :]
+def _squares(rows, is_node, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """[TILE]: sums of squares of rows."""
+    inside = tl.arange(0, PADDED)
+    x = tl.load(rows + inside, mask=is_node[:, None] & (inside < WIDTH)[None, :], other=0.0).to(tl.float32)
+    return tl.sum(x * x, 1)
+
+
+@triton.jit
+def _copy(rows, target, is_node, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    inside = tl.arange(0, PADDED)
+    mask = is_node[:, None] & (inside < WIDTH)[None, :]
+    tl.store(target + inside, tl.load(rows + inside, mask=mask, other=0.0), mask=mask)
 
 
 @triton.jit
@@ -60,7 +69,7 @@ def verify_kernel(  # noqa: PLR0913
     old_firsts, old_counts, old_keys, old_units, old_updates, old_totals, query_stride, key_stride, value_stride, scale,
     TILE: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, KEY: tl.constexpr, PART: tl.constexpr,
     VALUE: tl.constexpr, BLOCK: tl.constexpr, PENDING: tl.constexpr, EPSILON: tl.constexpr, WIDE: tl.constexpr,
-    CAST: tl.constexpr,
+    CAST: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Grid: requests, value heads, blocks of columns."""
     request, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -73,7 +82,11 @@ def verify_kernel(  # noqa: PLR0913
     state = states + (slot * HEADS + head) * KEY * VALUE + columns
     key_copies = keys + (rows[:, None] * (HEADS // GROUPS) + shared) * KEY
     is_keeper = (block == 0) & (head % GROUPS == 0)
-    query_square, key_square = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
+    key_columns = key + rows[None, :] * key_stride + shared * KEY
+    query_square = _squares(query_rows, is_node, KEY, PADDED)
+    key_square = _squares(key_rows, is_node, KEY, PADDED)
+    if is_keeper:
+        _copy(key_rows, key_copies, is_node, KEY, PADDED)
     same, attention = tl.zeros((TILE, TILE), tl.float32), tl.zeros((TILE, TILE), tl.float32)
     recalled, asked = tl.zeros((TILE, BLOCK), tl.float32), tl.zeros((TILE, BLOCK), tl.float32)
     for begin in range(0, KEY, PART):
@@ -81,13 +94,15 @@ def verify_kernel(  # noqa: PLR0913
         s = tl.load(state + wide[:, None] * VALUE)
         q = tl.load(query_rows + wide, mask=is_node[:, None], other=0.0)
         k = tl.load(key_rows + wide, mask=is_node[:, None], other=0.0)
-        query_square += tl.sum(q.to(tl.float32) * q.to(tl.float32), 1)
-        key_square += tl.sum(k.to(tl.float32) * k.to(tl.float32), 1)
-        same = pair_products(k, tl.trans(k), same, WIDE, CAST)
-        attention = pair_products(q, tl.trans(k), attention, WIDE, CAST)
-        recalled = mixed_products(k, s, recalled, WIDE, CAST)
-        asked = mixed_products(q, s, asked, WIDE, CAST)
-        tl.store(key_copies + wide, k, mask=is_node[:, None] & is_keeper)
+        turned = tl.load(key_columns + wide[:, None], mask=is_node[None, :], other=0.0)
+        same = pair_products(k, turned, same, WIDE, CAST)
+        attention = pair_products(q, turned, attention, WIDE, CAST)
+        if TILE <= 32:
+            recalled = in_two_parts(k, s, recalled, WIDE, CAST)
+            asked = in_two_parts(q, s, asked, WIDE, CAST)
+        else:  # products of four warps, whose float32 operands would have to be turned first
+            recalled = mixed_products(k, s, recalled, WIDE, CAST)
+            asked = mixed_products(q, s, asked, WIDE, CAST)
     if PENDING > 0:
         recalled, asked = _add_pending(
             recalled, asked, query_rows, key_rows, is_node, tl.load(old_firsts + request),
@@ -102,13 +117,13 @@ def verify_kernel(  # noqa: PLR0913
     seen = tl.load(bits + rows, mask=is_node, other=0)
     is_ancestor = ((seen[:, None] >> nodes[None, :]) & 1) == 1
     total = tl.sum(tl.where(is_ancestor, fade[None, :], 0.0), 1)
-    gap = tl.where(is_ancestor, total[:, None] - _across(total, is_own), float("-inf"))
-    decay = tl.exp(gap) * _across(unit, is_own)  # masked before exp, which could overflow between siblings
+    gap = tl.where(is_ancestor, total[:, None] - total[None, :], float("-inf"))
+    decay = tl.exp(gap) * unit[None, :]  # masked before exp, which could overflow between siblings
     system = tl.where(is_own, 0.0, rate * unit[:, None] * decay * same)
     grown = tl.exp(total)[:, None]
     v = tl.load(value + rows[:, None] * value_stride + head * VALUE + columns, mask=is_node[:, None], other=0.0)
     right = rate * (v.to(tl.float32) - grown * unit[:, None] * recalled)
-    solved = solve(system, right, TILE // 16, BLOCK)
+    solved = solve(system, right, TILE, BLOCK)
     mixed = grown * query_unit * asked + products(attention * query_unit * decay, solved)
     out = (rows * HEADS + head)[:, None] * VALUE + columns
     tl.store(output + out, mixed.to(output.dtype.element_ty), mask=is_node[:, None])

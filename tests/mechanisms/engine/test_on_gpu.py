@@ -115,9 +115,8 @@ def agreement(plain: EngineCore, requests: list[Request], served: list[tuple[int
 @pytest.mark.parametrize("slots", [1, 8, 32])
 def test_fast_paths_serve_what_the_plain_path_serves(slots: int) -> None:
     target = target_on_gpu()
-    requests = [
-        request(f"r{at}", prompt, 40 + at % 7) for at, prompt in enumerate(random_prompts(32, seed=1, vocab_size=512))
-    ]
+    prompts = random_prompts(min(32, 2 * slots + 2), seed=1, vocab_size=512)
+    requests = [request(f"r{at}", prompt, 40 + at % 7) for at, prompt in enumerate(prompts)]
     plain = core_on_gpu(target, slots=slots, acceleration=Acceleration(), has_graphs=False)
     kernels, everything = Acceleration(has_kernels=True), Acceleration(has_kernels=True, is_compiled=True)
     best_first = BestFirstPolicy(16, on_edges=True, num_depths=7)
@@ -143,7 +142,8 @@ def test_fast_paths_serve_what_the_plain_path_serves(slots: int) -> None:
 @pytest.mark.parametrize("slots", [1, 8, 32])
 def test_w12_weights_serve_what_dense_ones_serve(slots: int) -> None:
     """Products by the fused kernel, with and without compiled pieces around them, in CUDA graphs."""
-    requests = [request(f"r{at}", prompt, 40) for at, prompt in enumerate(random_prompts(32, seed=1, vocab_size=512))]
+    prompts = random_prompts(min(32, 2 * slots + 2), seed=1, vocab_size=512)
+    requests = [request(f"r{at}", prompt, 40) for at, prompt in enumerate(prompts)]
     plain = core_on_gpu(target_on_gpu(), slots=slots, acceleration=Acceleration(), has_graphs=False)
     coded = target_on_gpu()
     convert_target(coded)
