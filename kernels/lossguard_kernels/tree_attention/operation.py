@@ -52,26 +52,28 @@ def _launch(
 ) -> Tensor:
     from lossguard_kernels.tree_attention.attention_kernel import attend_kernel, merge_kernel
 
-    used, row_blocks, splits = plan
+    used, row_blocks, parts = plan
     key_heads, page_size, dim = keys.shape[1:]
-    num_pages, most_rows = pages.table.shape[1], row_blocks * used.rows
+    most_rows = row_blocks * used.rows
     shape = {"HEADS": key_heads, "GROUPS": query.shape[1] // key_heads, "DIM": dim, "PADDED": _power_of_two(dim)}
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
-    num_parts = splits + 1 if splits > 1 else 0
     partial = torch.empty(
-        (forest.num_trees, key_heads, num_parts, most_rows, dim), dtype=torch.float32, device=query.device
-    )
-    maxima, sums = (partial.new_empty(partial.shape[:-1]) for _ in range(2))
-    attend_kernel[(forest.num_trees * row_blocks, key_heads, max(1, num_parts))](
-        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
-        partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), num_pages, -(-num_pages * page_size // splits),
-        row_blocks, ROWS=used.rows, COLUMNS=used.columns, PAGE=page_size, SPLITS=splits,
-        WIDE=query.dtype == torch.float32, CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages, **shape,
+        (forest.num_trees, key_heads, parts if parts > 1 else 0, most_rows, dim), dtype=torch.float32,
+        device=query.device,
     )  # fmt: skip
-    if num_parts:
+    maxima, sums = (partial.new_empty(partial.shape[:-1]) for _ in range(2))
+    attend_kernel[(forest.num_trees * row_blocks, key_heads, parts)](
+        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
+        partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), pages.table.shape[1], parts, row_blocks,
+        ROWS=used.rows, COLUMNS=used.columns, PAGE=page_size, IS_WHOLE=parts == 1, WIDE=query.dtype == torch.float32,
+        CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages, **shape,
+    )  # fmt: skip
+    if parts > 1:
+        most_parts = _power_of_two(parts)
         merge_kernel[(forest.num_trees, key_heads, forest.most_nodes * shape["GROUPS"])](
-            partial, maxima, sums, forest.firsts, forest.counts, output, most_rows, PARTS=num_parts, **shape
-        )
+            partial, maxima, sums, pages.past_lengths, forest.firsts, forest.counts, output, most_rows, parts,
+            COLUMNS=used.columns, PARTS=most_parts, AT_ONCE=min(16, most_parts), **shape,
+        )  # fmt: skip
     return output
 
 
