@@ -19,11 +19,7 @@ import triton.language as tl
 
 @triton.jit
 def _dot(a, b, WIDE: tl.constexpr, CAST: tl.constexpr):
-    if WIDE or CAST:
-        product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
-    else:
-        product = tl.dot(a, b)
-    return product
+    return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3") if WIDE or CAST else tl.dot(a, b)
 
 
 @triton.jit
@@ -39,11 +35,7 @@ def _rows_at(page, positions, head, HEADS: tl.constexpr, DIM: tl.constexpr, PAGE
 
 @triton.jit
 def _load(at, is_inside, DIM: tl.constexpr, PADDED: tl.constexpr):
-    if DIM == PADDED:
-        rows = tl.load(at)
-    else:
-        rows = tl.load(at, mask=is_inside, other=0.0)
-    return rows
+    return tl.load(at) if DIM == PADDED else tl.load(at, mask=is_inside, other=0.0)
 
 
 @triton.jit
@@ -52,7 +44,7 @@ def _part(end, parts, COLUMNS: tl.constexpr):
     return tl.cdiv(tl.cdiv(end, parts), COLUMNS) * COLUMNS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pages", "parts", "row_blocks"])  # contexts grow: the same code for all
 def attend_kernel(  # noqa: PLR0913
     query, keys, values, table, past_lengths, firsts, counts, bits, output, partial, maxima, sums, query_stride, scale,
     num_pages, parts, row_blocks, HEADS: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
@@ -88,7 +80,9 @@ def attend_kernel(  # noqa: PLR0913
         scores = _dot(q, tl.trans(k), WIDE, CAST)
         if start + COLUMNS > past:
             nodes = start + steps - past
-            is_seen = (nodes < 0)[None, :] | (((seen[:, None] >> tl.minimum(tl.maximum(nodes, 0), 63)[None, :]) & 1) == 1)
+            is_seen = (nodes < 0)[None, :] | (
+                ((seen[:, None] >> tl.minimum(tl.maximum(nodes, 0), 63)[None, :]) & 1) == 1
+            )
             scores = tl.where(is_seen & (nodes < end - past)[None, :], scores, float("-inf"))
         larger = tl.maximum(largest, tl.max(scores, 1) * scale)
         shift = tl.where(larger == float("-inf"), 0.0, larger)  # rows that have seen nothing yet
@@ -115,7 +109,7 @@ def attend_kernel(  # noqa: PLR0913
         tl.store(partial + part * DIM + rows[:, None] * DIM + inside, mixed, mask=is_kept[:, None] & is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most_rows", "parts"])
 def merge_kernel(  # noqa: PLR0913
     partial, maxima, sums, past_lengths, firsts, counts, output, most_rows, parts, HEADS: tl.constexpr,
     GROUPS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,

@@ -8,6 +8,7 @@ gaps.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from lossguard_kernels.forests.forest import Forest
 from lossguard_kernels.forests.interpreter import INTERPRETED, require_triton
 from lossguard_kernels.forests.strides import heads_lie_together
 from lossguard_kernels.tree_attention.pages import PageTable, require_attention, require_pools
-from lossguard_kernels.tree_attention.tiles import Tiles, splits_for, tiles_for
+from lossguard_kernels.tree_attention.tiles import Tiles, device_of, splits_for, tiles_for
 
 
 def attend(  # noqa: PLR0913
@@ -38,21 +39,42 @@ def attend(  # noqa: PLR0913
     """
     require_attention(query, keys, values, pages, forest)
     require_triton()
+    return _launch(query, keys, values, pages, forest, plan_of(query, keys, pages, forest, tiles, num_splits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A launch: tiles, blocks of rows that a request's tile of queries takes, and parts of its positions."""
+
+    tiles: Tiles
+    row_blocks: int
+    parts: int
+
+
+def plan_of(
+    query: Tensor,
+    keys: Tensor,
+    pages: PageTable,
+    forest: Forest,
+    tiles: Tiles | None = None,
+    num_splits: int | None = None,
+) -> Plan:
+    """What ``attend`` launches for these operands on their device."""
     key_heads, page_size, dim = keys.shape[1:]
-    groups, padded = query.shape[1] // key_heads, _power_of_two(dim)
-    used = tiles or tiles_for(padded, forest.most_nodes * groups, query.dtype.itemsize)
-    row_blocks = -(-forest.most_nodes * groups // used.rows)
-    most = pages.table.shape[1] * page_size
-    splits = num_splits or splits_for(forest.num_trees * key_heads * row_blocks, most)
-    return _launch(query, keys, values, pages, forest, (used, row_blocks, splits))
+    num_rows, padded = forest.most_nodes * query.shape[1] // key_heads, _power_of_two(dim)
+    itemsize, device = query.dtype.itemsize, device_of(query.device)
+    used = tiles or tiles_for(padded, num_rows, itemsize, device.shared_bytes)
+    row_blocks = -(-num_rows // used.rows)
+    num_tiles = -(-pages.table.shape[1] * page_size // used.columns)
+    at_once = used.at_once(padded, itemsize, device)
+    parts = num_splits or splits_for(forest.num_trees * key_heads * row_blocks, num_tiles, at_once)
+    return Plan(tiles=used, row_blocks=row_blocks, parts=parts)
 
 
-def _launch(
-    query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest, plan: tuple[Tiles, int, int]
-) -> Tensor:
+def _launch(query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest, plan: Plan) -> Tensor:
     from lossguard_kernels.tree_attention.attention_kernel import attend_kernel, merge_kernel
 
-    used, row_blocks, parts = plan
+    used, row_blocks, parts = plan.tiles, plan.row_blocks, plan.parts
     key_heads, page_size, dim = keys.shape[1:]
     most_rows = row_blocks * used.rows
     shape = {"HEADS": key_heads, "GROUPS": query.shape[1] // key_heads, "DIM": dim, "PADDED": _power_of_two(dim)}
