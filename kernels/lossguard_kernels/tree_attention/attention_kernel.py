@@ -93,20 +93,21 @@ def attend_kernel(  # noqa: PLR0913
             weights = weights.to(v.dtype)
         mixed = mixed * fading[:, None] + _dot(weights, v, WIDE, CAST)
         largest = larger
-    rows += tl.minimum(num_pages, 0)  # 0: made anew, so that no registers hold them through the loop
-    own = rows // GROUPS
-    is_row = own < count
     if IS_WHOLE:
+        rows += tl.minimum(num_pages, 0)  # 0: made anew, so that no registers hold them through the loop
+        own = rows // GROUPS
+        is_row = own < count
         own_output = output + (first * HEADS + head) * GROUPS * DIM
         at = (own * HEADS * GROUPS + rows % GROUPS)[:, None] * DIM + inside
         done = mixed / tl.where(is_row, total, 1.0)[:, None]
         tl.store(own_output + at, done.to(output.dtype.element_ty), mask=is_row[:, None] & is_inside)
     else:
-        is_kept = is_row & (begin < end)
-        part = ((request * HEADS + head).to(tl.int64) * parts + split) * (row_blocks * ROWS)
+        is_kept = (rows < count * GROUPS) & (begin < end)
+        part = ((request * HEADS + head) * parts + split).to(tl.int64) * (row_blocks * ROWS)
         tl.store(maxima + part + rows, largest, mask=is_kept)
         tl.store(sums + part + rows, total, mask=is_kept)
-        tl.store(partial + part * DIM + rows[:, None] * DIM + inside, mixed, mask=is_kept[:, None] & is_inside)
+        at = rows[:, None] * DIM + inside
+        tl.store(partial + part * DIM + at, mixed, mask=is_kept[:, None] & is_inside)
 
 
 @triton.jit(do_not_specialize=["most_rows", "parts"])
