@@ -22,6 +22,7 @@ import torch
 from lossguard_kernels.forests.forest import Forest, forest_of_batch
 from lossguard_kernels.tree_attention import operation as attention
 from lossguard_kernels.tree_attention.pages import PageTable
+from lossguard_kernels.tree_attention.tiles import tiles_for
 from lossguard_kernels.wy_verify import convolution, operation
 from lossguard_kernels.wy_verify.rows import DeltaRows, StashShape, empty_pending, empty_stash
 
@@ -90,7 +91,7 @@ def convolution_launches(requests: int, nodes: int) -> None:
     convolution.commit_convolution(channels, past, sources, forest, slots, slots)
 
 
-def attention_launches(requests: int, nodes: int, dim: int, splits: int) -> None:
+def attention_launches(requests: int, nodes: int, dim: int, splits: int, shared_bytes: int) -> None:
     """Writes, attention and compaction."""
     forest, num = forest_for(requests, nodes), requests * nodes
     query = torch.empty(num, _ATTENTION["heads"], dim, dtype=torch.bfloat16)
@@ -99,21 +100,23 @@ def attention_launches(requests: int, nodes: int, dim: int, splits: int) -> None
     pages = PageTable(table=torch.zeros(requests, _PAGES, dtype=torch.int64), past_lengths=slots)
     key = query[:, : _ATTENTION["key_heads"]].contiguous()
     attention.write(key, key, pools[0, 0], pools[1, 0], pages, forest)
-    attention.attend(query, pools[0, 0], pools[1, 0], pages, forest, num_splits=splits)
+    tiles = tiles_for(dim, nodes * _ATTENTION["heads"] // _ATTENTION["key_heads"], 2, shared_bytes)
+    attention.attend(query, pools[0, 0], pools[1, 0], pages, forest, tiles=tiles, num_splits=splits)
     attention.compact(pools[0], pools[1], pages, forest, slots)
 
 
-def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every launch that is looked at, by name."""
+def cases(shared_bytes: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every launch that is looked at, by name; attention's with the tiles for ``shared_bytes``."""
     for requests, nodes in ((32, 16), (32, 64), (1, 16), (1, 64)):
         name = f"delta, {requests} x {nodes} nodes"
         yield name, lambda requests=requests, nodes=nodes: delta_launches(requests, nodes, 0)  # type: ignore[misc]
     yield "delta, 32 x 16, deferred 64", lambda: delta_launches(32, 16, 64)
     yield "convolution, 32 x 16", lambda: convolution_launches(32, 16)
     for dim in (64, 128, 256):
-        for nodes, splits in ((16, 1), (16, 8), (64, 1)):
+        for nodes, splits in ((1, 1), (10, 1), (16, 1), (16, 8), (64, 1)):
             name = f"attention {dim}, {nodes} nodes, {splits} splits"
-            yield name, lambda dim=dim, nodes=nodes, splits=splits: attention_launches(1, nodes, dim, splits)  # type: ignore[misc]
+            sizes = (1, nodes, dim, splits, shared_bytes)
+            yield name, lambda sizes=sizes: attention_launches(*sizes)  # type: ignore[misc]
 
 
 class Recorder:
@@ -194,7 +197,7 @@ def main() -> None:
     recorder.install()
     print(HEADER)
     failed = False
-    for case, launch in cases():
+    for case, launch in cases(int(1024 * given.shared_kib)):
         if given.only not in case:
             continue
         recorder.compiled.clear()

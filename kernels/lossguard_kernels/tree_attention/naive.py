@@ -17,7 +17,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, parent
         past = int(pages.past_lengths[request])
         k, v = (positions_of(pool, pages.table[request], past + len(tree)).double() for pool in (keys, values))
         groups = query.shape[1] // k.shape[0]
-        seen = visible(tree, past)
+        seen = visible(tree, past).to(query.device)
         own = query[begin : begin + len(tree)].double().transpose(0, 1)  # [heads, N, dim]
         scores = own @ k.repeat_interleave(groups, 0).mT * query.shape[2] ** -0.5
         weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)

@@ -8,6 +8,7 @@ gaps.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from lossguard_kernels.forests.forest import Forest
 from lossguard_kernels.forests.interpreter import INTERPRETED, require_triton
 from lossguard_kernels.forests.strides import heads_lie_together
 from lossguard_kernels.tree_attention.pages import PageTable, require_attention, require_pools
-from lossguard_kernels.tree_attention.tiles import Tiles, splits_for, tiles_for
+from lossguard_kernels.tree_attention.tiles import Tiles, device_of, splits_for, tiles_for
 
 
 def attend(  # noqa: PLR0913
@@ -38,40 +39,63 @@ def attend(  # noqa: PLR0913
     """
     require_attention(query, keys, values, pages, forest)
     require_triton()
+    return _launch(query, keys, values, pages, forest, plan_of(query, keys, pages, forest, tiles, num_splits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A launch: tiles, blocks of rows that a request's tile of queries takes, and parts of its positions."""
+
+    tiles: Tiles
+    row_blocks: int
+    parts: int
+
+
+def plan_of(
+    query: Tensor,
+    keys: Tensor,
+    pages: PageTable,
+    forest: Forest,
+    tiles: Tiles | None = None,
+    num_splits: int | None = None,
+) -> Plan:
+    """What ``attend`` launches for these operands on their device."""
     key_heads, page_size, dim = keys.shape[1:]
-    groups, padded = query.shape[1] // key_heads, _power_of_two(dim)
-    used = tiles or tiles_for(padded, forest.most_nodes * groups, query.dtype.itemsize)
-    row_blocks = -(-forest.most_nodes * groups // used.rows)
-    most = pages.table.shape[1] * page_size
-    splits = num_splits or splits_for(forest.num_trees * key_heads * row_blocks, most)
-    return _launch(query, keys, values, pages, forest, (used, row_blocks, splits))
+    num_rows, padded = forest.most_nodes * query.shape[1] // key_heads, _power_of_two(dim)
+    itemsize, device = query.dtype.itemsize, device_of(query.device)
+    used = tiles or tiles_for(padded, num_rows, itemsize, device.shared_bytes)
+    row_blocks = -(-num_rows // used.rows)
+    num_tiles = -(-pages.table.shape[1] * page_size // used.columns)
+    at_once = used.at_once(padded, itemsize, device)
+    parts = num_splits or splits_for(forest.num_trees * key_heads * row_blocks, num_tiles, at_once)
+    return Plan(tiles=used, row_blocks=row_blocks, parts=parts)
 
 
-def _launch(
-    query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest, plan: tuple[Tiles, int, int]
-) -> Tensor:
+def _launch(query: Tensor, keys: Tensor, values: Tensor, pages: PageTable, forest: Forest, plan: Plan) -> Tensor:
     from lossguard_kernels.tree_attention.attention_kernel import attend_kernel, merge_kernel
 
-    used, row_blocks, splits = plan
+    used, row_blocks, parts = plan.tiles, plan.row_blocks, plan.parts
     key_heads, page_size, dim = keys.shape[1:]
-    num_pages, most_rows = pages.table.shape[1], row_blocks * used.rows
+    most_rows = row_blocks * used.rows
     shape = {"HEADS": key_heads, "GROUPS": query.shape[1] // key_heads, "DIM": dim, "PADDED": _power_of_two(dim)}
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
-    num_parts = splits + 1 if splits > 1 else 0
     partial = torch.empty(
-        (forest.num_trees, key_heads, num_parts, most_rows, dim), dtype=torch.float32, device=query.device
-    )
-    maxima, sums = (partial.new_empty(partial.shape[:-1]) for _ in range(2))
-    attend_kernel[(forest.num_trees * row_blocks, key_heads, max(1, num_parts))](
-        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
-        partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), num_pages, -(-num_pages * page_size // splits),
-        row_blocks, ROWS=used.rows, COLUMNS=used.columns, PAGE=page_size, SPLITS=splits,
-        WIDE=query.dtype == torch.float32, CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages, **shape,
+        (forest.num_trees, key_heads, parts if parts > 1 else 0, most_rows, dim), dtype=torch.float32,
+        device=query.device,
     )  # fmt: skip
-    if num_parts:
+    maxima, sums = (partial.new_empty(partial.shape[:-1]) for _ in range(2))
+    attend_kernel[(forest.num_trees * row_blocks, key_heads, parts)](
+        query, keys, values, pages.table, pages.past_lengths, forest.firsts, forest.counts, forest.bits, output,
+        partial, maxima, sums, query.stride(0), dim**-0.5 / math.log(2), pages.table.shape[1], parts, row_blocks,
+        ROWS=used.rows, COLUMNS=used.columns, PAGE=page_size, IS_WHOLE=parts == 1, WIDE=query.dtype == torch.float32,
+        CAST=INTERPRETED, num_warps=used.warps, num_stages=used.stages, **shape,
+    )  # fmt: skip
+    if parts > 1:
+        most_parts = _power_of_two(parts)
         merge_kernel[(forest.num_trees, key_heads, forest.most_nodes * shape["GROUPS"])](
-            partial, maxima, sums, forest.firsts, forest.counts, output, most_rows, PARTS=num_parts, **shape
-        )
+            partial, maxima, sums, pages.past_lengths, forest.firsts, forest.counts, output, most_rows, parts,
+            COLUMNS=used.columns, PARTS=most_parts, AT_ONCE=min(16, most_parts), **shape,
+        )  # fmt: skip
     return output
 
 

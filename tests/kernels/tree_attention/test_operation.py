@@ -14,7 +14,7 @@ from lossguard_kernels.forests.forest import Forest, forest_of
 from lossguard_kernels.tree_attention import naive
 from lossguard_kernels.tree_attention.operation import attend, compact, write
 from lossguard_kernels.tree_attention.pages import PageTable
-from lossguard_kernels.tree_attention.tiles import Tiles
+from lossguard_kernels.tree_attention.tiles import LARGE_SHARED_BYTES, Tiles, tiles_for
 from tests.kernels.wy_verify.delta_rows import KINDS, parents_of
 
 SMALL = Tiles(rows=16, columns=16, stages=1, warps=4)
@@ -103,6 +103,21 @@ def test_awkward_shapes(sizes: Sizes) -> None:
     one = case(parents, [21, 4], sizes)
     assert error_of(one, parents, num_splits=1) <= 1e-5
     assert error_of(one, parents, num_splits=2) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "sizes", [Sizes(heads=6, key_heads=1, dim=256, page=32), Sizes(heads=16, key_heads=2, dim=96, page=24)], ids=str
+)
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_tiles_of_large_devices(sizes: Sizes, num_splits: int) -> None:
+    """Pages smaller and larger than a tile, and more rows than one."""
+    parents = [parents_of("random", 24), [], parents_of("deep", 3)]
+    one = case(parents, [130, 7, 0], sizes, torch.bfloat16)
+    rows = 24 * sizes.heads // sizes.key_heads
+    tiles = tiles_for(1 << (sizes.dim - 1).bit_length(), rows, 2, LARGE_SHARED_BYTES)
+    largest = float(naive.attend(one.query, one.keys, one.values, one.pages, parents).abs().max())
+    assert tiles.rows == 128
+    assert error_of(one, parents, num_splits=num_splits, tiles=tiles) <= 2**-7 * largest
 
 
 def test_bfloat16() -> None:

@@ -1,4 +1,4 @@
-"""Tiles fit the shared memory that the arithmetic gives them."""
+"""Tiles fit the shared memory that the arithmetic gives them, and parts fill the device."""
 
 from __future__ import annotations
 
@@ -6,27 +6,47 @@ from itertools import product
 
 import pytest
 
-from lossguard_kernels.tree_attention.tiles import PORTABLE_SHARED_BYTES, splits_for, tiles_for
+from lossguard_kernels.tree_attention.tiles import (
+    LARGE_SHARED_BYTES,
+    PORTABLE_SHARED_BYTES,
+    Device,
+    splits_for,
+    tiles_for,
+)
 
 
 @pytest.mark.parametrize("dim", [16, 64, 128, 256])
 def test_every_tile_fits(dim: int) -> None:
-    for num_rows, itemsize, room in product((1, 16, 96, 384), (2, 4), (PORTABLE_SHARED_BYTES, 227 << 10)):
+    rooms = (PORTABLE_SHARED_BYTES, LARGE_SHARED_BYTES)
+    for num_rows, itemsize, room in product((1, 16, 64, 96, 384), (2, 4), rooms):
         found = tiles_for(dim, num_rows, itemsize, room)
         assert found.shared_bytes(dim, itemsize) <= room
-        assert 16 <= found.rows <= 64
+        assert 16 <= found.rows <= (128 if room == LARGE_SHARED_BYTES else 64)
+        assert found.warps == 4 or found.rows >= 128  # 16 rows a warp, or products read past their operands
 
 
 def test_the_case_of_the_docstring() -> None:
-    small, large = tiles_for(256, 96, 2), tiles_for(256, 96, 2, 227 << 10)
+    small, large = tiles_for(256, 96, 2), tiles_for(256, 96, 2, LARGE_SHARED_BYTES)
     assert (small.rows, small.columns, small.stages) == (32, 32, 2)
     assert small.shared_bytes(256, 2) == (16 + 64 + 2) << 10
-    assert (large.rows, large.columns) == (64, 32)
-    assert large.shared_bytes(256, 2) == (32 + 64 + 4) << 10
+    assert (large.rows, large.columns, large.stages) == (128, 32, 4)
+    assert large.shared_bytes(256, 2) == (64 + 128 + 8) << 10
 
 
-def test_splits_fill_the_device_and_are_not_too_short() -> None:
-    assert splits_for(4, 1024) == 16
-    assert splits_for(4, 60) == 1
-    assert splits_for(128, 32768) == 2
-    assert splits_for(1000, 32768) == 1
+def test_programs_at_once() -> None:
+    device = Device(shared_bytes=LARGE_SHARED_BYTES, multiprocessors=132)
+    assert tiles_for(256, 96, 2, LARGE_SHARED_BYTES).at_once(256, 2, device) == 132  # by registers
+    assert tiles_for(128, 64, 2, LARGE_SHARED_BYTES).at_once(128, 2, device) == 264  # twice 112 KiB
+    assert tiles_for(256, 96, 2).at_once(256, 2, Device(multiprocessors=100)) == 100
+
+
+def test_parts_fill_the_device_in_whole_waves() -> None:
+    assert splits_for(4, 257, 132) == 33
+    assert splits_for(96, 258, 132) == 4  # 2.9 waves; one part would be 0.7 of a wave
+    assert splits_for(128, 257, 132) == 1
+    assert splits_for(1056, 512, 132) == 1
+
+
+def test_parts_are_no_more_than_tiles() -> None:
+    assert splits_for(4, 1, 132) == 1
+    assert splits_for(4, 12, 132) <= 12
