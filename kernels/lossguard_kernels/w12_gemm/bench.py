@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 
 from lossguard.errors import EngineError
 from lossguard_kernels.w12_gemm.bench_table import SHAPES, Row, print_table
-from lossguard_kernels.w12_gemm.candidates import Shape, shortlist, with_direct
+from lossguard_kernels.w12_gemm.candidates import Shape, shortlist
 from lossguard_kernels.w12_gemm.choosing import Timed, choose, remember, shape_key, table_path
 from lossguard_kernels.w12_gemm.cublaslt import CublasLt
 from lossguard_kernels.w12_gemm.launching import device_of
@@ -69,7 +69,6 @@ class Bench:
     blas: CublasLt
     bytes_per_second: float
     num_candidates: int
-    has_direct: bool
 
     def row(self, name: str, operands: Operands, m: int) -> Row:
         """Measure one shape at m rows."""
@@ -112,7 +111,6 @@ class Bench:
         shape = Shape(num_bands=weights.num_bands, num_tiles=weights.num_tiles, m=x.shape[0])
         device = device_of(torch.cuda.current_device())
         found = tuple(dict.fromkeys((choose(shape, device).launch, *shortlist(shape, device, self.num_candidates))))
-        found = with_direct(found, device) if self.has_direct else found
         times = [self._time(operands, x, launch, guess) for launch in found]
         best = found[min(range(len(times)), key=times.__getitem__)]
         timed = Timed(launch=best, microseconds=microseconds(_fused_calls(operands, x, best), guess))
@@ -133,7 +131,7 @@ class Bench:
 def _described(launch: Launch) -> str:
     v = launch.variant
     form = f"bands {v.bands} warps {v.warps_n}x{v.warps_k} tiles {v.k_tiles} stages {v.stages} blocks {v.min_blocks}"
-    return f"{form}; parts {launch.parts} slices {launch.slices}{' direct' * v.direct}"
+    return f"{form}; parts {launch.parts} slices {launch.slices}"
 
 
 def _fused_calls(operands: Operands, x: Tensor, launch: Launch, *, overlap: bool = True) -> list[Call]:
@@ -164,12 +162,11 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--m", nargs="*", type=int, default=[1, 8, 16, 32])
     parser.add_argument("--candidates", type=int, default=24, help="launches timed beside the known one")
-    parser.add_argument("--direct", action="store_true", help="time each launch with slices in both ways to add them")
     given = parser.parse_args()
     started = time.perf_counter()
     bandwidth = read_bandwidth()
     print(f"{torch.cuda.get_device_name()}: reads {bandwidth / 1e12:.2f} TB/s", flush=True)
-    bench = Bench(blas=CublasLt(), bytes_per_second=bandwidth, num_candidates=given.candidates, has_direct=given.direct)
+    bench = Bench(blas=CublasLt(), bytes_per_second=bandwidth, num_candidates=given.candidates)
     for name, missing in _missing(given.out, given.shapes, given.m):
         if time.perf_counter() - started > given.seconds:
             break

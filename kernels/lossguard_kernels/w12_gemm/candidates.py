@@ -73,16 +73,6 @@ def _has_registers(form: Variant) -> bool:
     return available >= _REGISTERS + 6 * form.bands * form.column_tiles
 
 
-def with_direct(launches: tuple[Launch, ...], device: Device) -> tuple[Launch, ...]:
-    """The same launches, each that splits the columns followed by its twin that adds slices directly."""
-    found = []
-    for launch in launches:
-        found.append(launch)
-        if launch.slices > 1 and not launch.variant.hi_only and launch.is_resident(device):
-            found.append(replace(launch, variant=replace(launch.variant, direct=True)))
-    return tuple(found)
-
-
 def candidates(shape: Shape, device: Device) -> tuple[Launch, ...]:
     """Every launch that is possible, best guess first.
 

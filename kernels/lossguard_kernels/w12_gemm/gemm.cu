@@ -198,15 +198,6 @@ INLINE void sum_batch(const Problem& p, const Lane& lane, int slice, int first_b
     }
 }
 
-// With DIRECT: see that the owners of this group's bands have opened the places of this slice's parts. Consumers go on from here
-// to write there, and these warps have the time to wait.
-INLINE void see_parts_open(const Problem& p, const Share& share, int group, const Lane& lane, int slice, int escaper) {
-    if (!DIRECT || p.slices == 1 || lane.index > 0) return;
-    for (int band = share.group_start(group) + escaper; band < share.group_start(group + 1); band += kEscapers) {
-        if (band % p.slices != slice) wait_for_announcement(p.counters + band);
-    }
-}
-
 INLINE void sum_escapes(const Problem& p, const Share& share, const Lane& lane, int slice, int escaper, const Barriers& barriers,
                         float4* sums) {
     if (HI_ONLY) return;
@@ -217,7 +208,6 @@ INLINE void sum_escapes(const Problem& p, const Share& share, const Lane& lane, 
             bool wait = group == 0 && first == escaper * kBatch;
             sum_batch(p, lane, slice, start + first, min(kBatch, num_bands - first), wait, sums + first * kColumnTiles * 32);
         }
-        see_parts_open(p, share, group, lane, slice, escaper);
         warp_arrive(barriers.escapes_full, lane.index);
     }
 }
@@ -326,35 +316,20 @@ INLINE void add_warps(const Lane& lane, float4* sums, int num_mine, Tile (&acc)[
     }
 }
 
-constexpr int kPart = kColumnTiles * 32;
-constexpr int kPartsAtOnce = (kThreads <= 512 ? 16 : 8) / kColumnTiles;  // as many loads as there are registers for
-
-INLINE float4* parts_of(const Problem& p, int band, const Lane& lane) {
-    return p.partials + (size_t)band * p.slices * kPart + lane.index;
-}
-
-INLINE void clear(Tile& acc) {
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) acc[c][0] = acc[c][1] = acc[c][2] = acc[c][3] = 0.0f;
-}
-
-INLINE void add_part(float (&acc)[4], float4 v) {
-    acc[0] += v.x;
-    acc[1] += v.y;
-    acc[2] += v.z;
-    acc[3] += v.w;
-}
-
 // Sums over slices: every warp leaves its part, the last to arrive adds all parts in the order of the slices, whoever it is.
-// Returns whether this warp has the sums of its bands.
-INLINE bool add_counted(const Problem& p, const Lane& lane, int band, int slice, int num_mine, Tile (&acc)[kWarpBands]) {
+// Returns whether this warp has the sum.
+INLINE bool add_slices(const Problem& p, const Lane& lane, int band, int slice, int num_mine, Tile (&acc)[kWarpBands]) {
+    if (p.slices == 1) return true;
+    if (num_mine == 0) return false;
+    constexpr int kPart = kColumnTiles * 32;
+    float4* parts = p.partials + (size_t)band * p.slices * kPart + lane.index;
+    size_t stride = (size_t)WARPS_N * p.slices * kPart;  // to the next of this warp's bands
 #pragma unroll
     for (int r = 0; r < kWarpBands; ++r) {
 #pragma unroll
         for (int c = 0; c < kColumnTiles; ++c) {
             float* v = acc[r][c];
-            float4* target = parts_of(p, band + r * WARPS_N, lane) + slice * kPart + c * 32;
-            if (r < num_mine) __stcg(target, make_float4(v[0], v[1], v[2], v[3]));
+            if (r < num_mine) __stcg(parts + r * stride + slice * kPart + c * 32, make_float4(v[0], v[1], v[2], v[3]));
         }
     }
     __syncwarp();
@@ -365,126 +340,38 @@ INLINE bool add_counted(const Problem& p, const Lane& lane, int band, int slice,
     __syncwarp();
     if (lane.index == 0) p.counters[band] = 0;
 #pragma unroll
-    for (int r = 0; r < kWarpBands; ++r) clear(acc[r]);
+    for (int r = 0; r < kWarpBands; ++r) {
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) acc[r][c][0] = acc[r][c][1] = acc[r][c][2] = acc[r][c][3] = 0.0f;
+    }
+    constexpr int kAtOnce = (kThreads <= 512 ? 16 : 8) / kColumnTiles;  // as many loads as there are registers for
 #pragma unroll
     for (int r = 0; r < kWarpBands; ++r) {
         if (r >= num_mine) break;
-        const float4* parts = parts_of(p, band + r * WARPS_N, lane);
 #pragma unroll 1
-        for (int s = 0; s < p.slices; s += kPartsAtOnce) {
-            float4 part[kPartsAtOnce][kColumnTiles];
+        for (int s = 0; s < p.slices; s += kAtOnce) {
+            float4 part[kAtOnce][kColumnTiles];
 #pragma unroll
-            for (int i = 0; i < kPartsAtOnce; ++i) {
+            for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
                 for (int c = 0; c < kColumnTiles; ++c) {
                     part[i][c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                    if (s + i < p.slices) part[i][c] = __ldcg(parts + (s + i) * kPart + c * 32);
+                    if (s + i < p.slices) part[i][c] = __ldcg(parts + r * stride + (s + i) * kPart + c * 32);
                 }
             }
 #pragma unroll
-            for (int i = 0; i < kPartsAtOnce; ++i) {
+            for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-                for (int c = 0; c < kColumnTiles; ++c) add_part(acc[r][c], part[i][c]);
+                for (int c = 0; c < kColumnTiles; ++c) {
+                    acc[r][c][0] += part[i][c].x;
+                    acc[r][c][1] += part[i][c].y;
+                    acc[r][c][2] += part[i][c].z;
+                    acc[r][c][3] += part[i][c].w;
+                }
             }
         }
     }
     return true;
-}
-
-// The same sums in the same order without a count (DIRECT). Slice `band % slices` owns a band: it writes kAbsent over the places of
-// the other slices' parts and announces it, long before any is ready; they write, and it reads until nothing is absent. So the
-// last part costs one way to the L2 cache and one back, in place of a write, a count and a read that wait for each other. Blocks
-// wait for blocks: all of them must be resident at once (launching.py).
-static_assert(!DIRECT || !HI_ONLY, "the warps that see places opened are those that add escapes");
-constexpr int kAbsent = -1;  // a NaN that no arithmetic gives
-
-INLINE void open_parts(const Problem& p, const Share& share, const Lane& lane, int slice) {
-    if (!DIRECT || p.slices == 1 || lane.warp_k > 0) return;
-    float absent = __int_as_float(kAbsent);
-    for (int group = 0; group < share.num_groups; ++group) {
-        for (int band = share.group_start(group) + lane.warp_n; band < share.group_start(group + 1); band += WARPS_N) {
-            if (band % p.slices != slice) continue;
-            for (int at = 0; at < p.slices * kPart; at += 32) {
-                write_part(parts_of(p, band, lane) + at, make_float4(absent, absent, absent, absent));
-            }
-            __syncwarp();
-            if (lane.index == 0) announce(p.counters + band);
-        }
-    }
-}
-
-INLINE float present(float v) { return __float_as_int(v) == kAbsent ? __int_as_float(0x7FFFFFFF) : v; }
-
-INLINE bool is_absent(float4 v) {
-    return __float_as_int(v.x) == kAbsent || __float_as_int(v.y) == kAbsent || __float_as_int(v.z) == kAbsent ||
-           __float_as_int(v.w) == kAbsent;
-}
-
-INLINE void collect(const Problem& p, const Lane& lane, int band, int slice, Tile& acc) {
-    const float4* parts = parts_of(p, band, lane);
-    float4 own[kColumnTiles];
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) own[c] = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
-    clear(acc);
-#pragma unroll 1
-    for (int s = 0; s < p.slices; s += kPartsAtOnce) {
-        float4 part[kPartsAtOnce][kColumnTiles];
-        bool waits;
-        do {
-            waits = false;
-#pragma unroll
-            for (int i = 0; i < kPartsAtOnce; ++i) {
-#pragma unroll
-                for (int c = 0; c < kColumnTiles; ++c) {
-                    part[i][c] = own[c];
-                    if (s + i < p.slices && s + i != slice) part[i][c] = read_part(parts + (s + i) * kPart + c * 32);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < kPartsAtOnce; ++i) {
-#pragma unroll
-                for (int c = 0; c < kColumnTiles; ++c) waits |= s + i < p.slices && s + i != slice && is_absent(part[i][c]);
-            }
-        } while (waits);
-#pragma unroll
-        for (int i = 0; i < kPartsAtOnce; ++i) {
-#pragma unroll
-            for (int c = 0; c < kColumnTiles; ++c) {
-                if (s + i < p.slices) add_part(acc[c], part[i][c]);
-            }
-        }
-    }
-    __syncwarp();
-    if (lane.index == 0) p.counters[band] = 0;
-}
-
-// All parts that others own are written before any is waited for.
-INLINE void add_direct(const Problem& p, const Lane& lane, int band, int slice, int num_mine, Tile (&acc)[kWarpBands]) {
-#pragma unroll
-    for (int r = 0; r < kWarpBands; ++r) {
-        if (r >= num_mine || (band + r * WARPS_N) % p.slices == slice) continue;
-#pragma unroll
-        for (int c = 0; c < kColumnTiles; ++c) {
-            float* v = acc[r][c];
-            float4 part = make_float4(present(v[0]), present(v[1]), present(v[2]), present(v[3]));
-            write_part(parts_of(p, band + r * WARPS_N, lane) + slice * kPart + c * 32, part);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < kWarpBands; ++r) {
-        if (r < num_mine && (band + r * WARPS_N) % p.slices == slice) collect(p, lane, band + r * WARPS_N, slice, acc[r]);
-    }
-}
-
-// Whether this warp has the sum of band `band + r * WARPS_N` afterwards, as a bit of its own for each r.
-INLINE word add_slices(const Problem& p, const Lane& lane, int band, int slice, int num_mine, Tile (&acc)[kWarpBands]) {
-    word all = (1u << num_mine) - 1, owned = 0;
-    if (p.slices == 1 || num_mine == 0) return all;
-    if (!DIRECT) return add_counted(p, lane, band, slice, num_mine, acc) ? all : 0;
-    add_direct(p, lane, band, slice, num_mine, acc);
-#pragma unroll
-    for (int r = 0; r < kWarpBands; ++r) owned |= (word)((band + r * WARPS_N) % p.slices == slice) << r;
-    return owned & all;
 }
 
 struct Ring {
@@ -529,10 +416,7 @@ INLINE void consume(const Problem& p, const Share& share, const Lane& lane, Ring
 #pragma unroll
             for (int c = 0; c < kColumnTiles; ++c) acc[r][c][0] = acc[r][c][1] = acc[r][c][2] = acc[r][c][3] = 0.0f;
         }
-        if (group == 0) {
-            wait_for_predecessor();
-            open_parts(p, share, lane, slice);
-        }
+        if (group == 0) wait_for_predecessor();
         if (num_mine == kWarpBands) {
             multiply_stages<true>(share, lane, num_mine, barriers, ring, acc);
         } else {
@@ -541,10 +425,10 @@ INLINE void consume(const Problem& p, const Share& share, const Lane& lane, Ring
         add_warps(lane, sums, num_mine, acc);
         if (lane.warp_k > 0) continue;
         add_escapes(lane, escapes, group, num_mine, barriers, acc);
-        word has_sum = add_slices(p, lane, first_band, slice, num_mine, acc);
+        if (!add_slices(p, lane, first_band, slice, num_mine, acc)) continue;
 #pragma unroll
         for (int r = 0; r < kWarpBands; ++r) {
-            if (has_sum >> r & 1) write_band(p, lane, bands[r], acc[r]);
+            if (r < num_mine) write_band(p, lane, bands[r], acc[r]);
         }
     }
 }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lossguard_kernels.w12_gemm.failures import driver_refused, missing_compiler, no_launch, unsupported_device
+from lossguard_kernels.w12_gemm.failures import driver_refused, missing_compiler, unsupported_device
 from lossguard_kernels.w12_gemm.program import LOWEST_ARCHITECTURE, decode_code, gemm_code
 from lossguard_kernels.w12_gemm.variants import Device, Launch, Variant
 from lossguard_kernels.w12_gemm.weights import KernelWeights
@@ -66,15 +66,10 @@ def problem_of(launch: Launch, weights: KernelWeights, x: Tensor, y: Tensor, par
 
 
 def launch_gemm(launch: Launch, problem: Problem, device: torch.device, *, overlap: bool = True) -> None:
-    """Run the kernel on the current stream. ``overlap`` lets it fetch weights while the kernel before it ends.
-
-    Raises UsageError LG1706 for a variant whose blocks wait for each other (``direct``) if they do not fit at once.
-    """
+    """Run the kernel on the current stream. ``overlap`` lets it fetch weights while the kernel before it ends."""
     variant = launch.variant
-    if variant.direct and not launch.is_resident(device_of(_index(device))):
-        raise no_launch(f"{launch.num_blocks} blocks that wait for each other")
     grid = _Grid(
-        num_blocks=launch.num_blocks,
+        num_blocks=launch.parts * launch.slices,
         num_threads=variant.num_threads,
         shared_bytes=variant.shared_bytes,
         overlap=overlap,

@@ -2,7 +2,7 @@
 // gemm.cu follows it in one compilation (program.py) and says what the whole does.
 //
 // Set by the compiler's command line: X_ROWS (rows of x that fit), BANDS (per warp), WARPS_N, WARPS_K, K_TILES (tiles of 64
-// columns a stage), STAGES, MIN_BLOCKS (a multiprocessor), HI_ONLY (read the 8-bit plane alone), DIRECT (how slices are added).
+// columns a stage), STAGES, MIN_BLOCKS (a multiprocessor), HI_ONLY (read the 8-bit plane alone).
 
 typedef unsigned char byte;
 typedef unsigned short half_word;
@@ -100,30 +100,6 @@ INLINE void let_successor_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-// What blocks tell each other without a count (DIRECT), through the L2 cache. A number in memory is whole: no order between the
-// four of one access is needed.
-
-INLINE void announce(int* flag) { asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory"); }
-
-INLINE void wait_for_announcement(const int* flag) {
-    int seen;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
-    } while (!seen);
-}
-
-INLINE void write_part(float4* target, float4 v) {
-    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-
-INLINE float4 read_part(const float4* source) {
-    float4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(source) : "memory");
-    return v;
 }
 
 #if __CUDA_ARCH__ >= 900

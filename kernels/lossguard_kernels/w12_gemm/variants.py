@@ -25,8 +25,6 @@ class Variant:
     stages: int
     min_blocks: int = 1
     hi_only: bool = False
-    direct: bool = False
-    """Whether slices are added by a band's owner, which waits for the parts, or by the last block to arrive."""
 
     @property
     def block_bands(self) -> int:
@@ -69,15 +67,6 @@ class Launch:
     variant: Variant
     parts: int
     slices: int
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of the grid."""
-        return self.parts * self.slices
-
-    def is_resident(self, device: Device) -> bool:
-        """Whether all blocks are on the device at once, where it does nothing else."""
-        return self.num_blocks <= device.num_multiprocessors * self.variant.min_blocks
 
     def partial_floats(self, num_bands: int) -> int:
         """Size of the workspace of split-K, in float32."""

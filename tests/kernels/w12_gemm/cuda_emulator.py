@@ -15,35 +15,26 @@ HERE = Path(__file__).parent
 REPLACED = (
     "shared_address", "barrier_init", "barrier_arrive", "barrier_wait", "consumers_sync", "count_arrival",
     "wait_for_predecessor", "let_successor_start", "elected", "streaming_policy", "expect_bytes", "copy_weights",
-    "copy_x", "copy_16", "arrive_when_copied", "mma", "times", "load_16", "load_8", "transposed_pair", "announce",
-    "wait_for_announcement", "write_part", "read_part",
+    "copy_x", "copy_16", "arrive_when_copied", "mma", "times", "load_16", "load_8", "transposed_pair",
 )  # fmt: skip
 RUNNER = """
-static void start(const Problem* p, Block* state, int number, std::vector<std::thread>& threads) {
-    state->memory.assign(kBarrierOffset + 24 * STAGES + 16, 0xFF);
-    for (int w = 0; w < kThreads / 32; ++w) state->warps.push_back(std::make_unique<Warp>());
-    state->everyone = std::make_unique<std::barrier<>>(kThreads);
-    state->consumers = std::make_unique<std::barrier<>>(32 * kConsumers);
-    for (int t = 0; t < kThreads; ++t) {
-        threads.emplace_back([=] {
-            block = state;
-            threadIdx.x = t;
-            blockIdx.x = number;
-            w12_gemm(*p);
-        });
-    }
-}
-
 extern "C" void run(const Problem* p, int blocks) {
-    std::vector<std::unique_ptr<Block>> states;
-    std::vector<std::thread> threads;
     for (int number = 0; number < blocks; ++number) {
-        states.push_back(std::make_unique<Block>());
-        start(p, states.back().get(), number, threads);
-        if (!DIRECT || number == blocks - 1) {
-            for (auto& thread : threads) thread.join();
-            threads.clear();
+        Block state;
+        state.memory.assign(kBarrierOffset + 24 * STAGES + 16, 0xFF);
+        for (int w = 0; w < kThreads / 32; ++w) state.warps.push_back(std::make_unique<Warp>());
+        state.everyone = std::make_unique<std::barrier<>>(kThreads);
+        state.consumers = std::make_unique<std::barrier<>>(32 * kConsumers);
+        block = &state;
+        std::vector<std::thread> threads;
+        for (int t = 0; t < kThreads; ++t) {
+            threads.emplace_back([=] {
+                threadIdx.x = t;
+                blockIdx.x = number;
+                w12_gemm(*p);
+            });
         }
+        for (auto& thread : threads) thread.join();
     }
 }
 """
@@ -62,7 +53,7 @@ class EmulatedKernel:
         self._num_blocks = launch.parts * launch.slices
 
     def __call__(self, problem: Problem) -> None:
-        """Run all blocks, one after another; at once where they wait for each other."""
+        """Run all blocks, one after another."""
         self._run(ctypes.byref(problem), self._num_blocks)
 
 

@@ -1,6 +1,6 @@
 // Enough of CUDA for gemm.cu on a CPU: one thread per thread, warps in step at their collective operations.
 // Copies happen at once; barriers count as the hardware's do, so a schedule that would hang or overrun a stage hangs or
-// gives wrong numbers here too. Blocks run one after another, or together if they wait for each other.
+// gives wrong numbers here too. Blocks run one after another.
 
 #include <barrier>
 #include <cmath>
@@ -48,7 +48,7 @@ struct Block {
     std::unique_ptr<std::barrier<>> everyone, consumers;
 };
 
-static thread_local Block* block;
+static Block* block;
 static thread_local Index threadIdx, blockIdx;
 
 static Warp& warp() { return *block->warps[threadIdx.x / 32]; }
@@ -63,22 +63,6 @@ static void __stcg(float4* target, float4 v) { *target = v; }
 static float4 __ldcg(const float4* source) { return *source; }
 static int atomicAdd(int* target, int value) { int before = *target; *target += value; return before; }
 
-static int __float_as_int(float v) { return (int)float_bits(v); }
-
-static void announce(int* flag) { __atomic_store_n(flag, 1, __ATOMIC_RELEASE); }
-static void wait_for_announcement(const int* flag) {
-    while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE)) std::this_thread::yield();
-}
-static void write_part(float4* target, float4 v) {
-    float values[4] = {v.x, v.y, v.z, v.w};
-    for (int i = 0; i < 4; ++i) __atomic_store_n((unsigned*)target + i, float_bits(values[i]), __ATOMIC_RELAXED);
-}
-static float4 read_part(const float4* source) {
-    float values[4];
-    for (int i = 0; i < 4; ++i) values[i] = __int_as_float((int)__atomic_load_n((const unsigned*)source + i, __ATOMIC_RELAXED));
-    std::this_thread::yield();
-    return {values[0], values[1], values[2], values[3]};
-}
 static int count_arrival(int* counter) { return atomicAdd(counter, 1); }
 
 static int __shfl_sync(unsigned, int value, int source) {

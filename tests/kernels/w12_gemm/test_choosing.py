@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lossguard.errors import EngineError, UsageError
-from lossguard_kernels.w12_gemm import launching
 from lossguard_kernels.w12_gemm.bench_table import SHAPES
-from lossguard_kernels.w12_gemm.candidates import (
-    Shape,
-    candidates,
-    guessed_microseconds,
-    shortlist,
-    variants_for,
-    with_direct,
-)
+from lossguard_kernels.w12_gemm.candidates import Shape, candidates, guessed_microseconds, shortlist, variants_for
 from lossguard_kernels.w12_gemm.choosing import SHIPPED, Timed, choose, read_table, remember, shape_key, table_path
 from lossguard_kernels.w12_gemm.variants import X_ROWS, Device, x_rows_for
 
@@ -70,21 +60,6 @@ def test_a_shortlist_tries_several_grids(m: int) -> None:
     assert len(found) == len(set(found)) == 12
     assert len({(launch.parts, launch.slices) for launch in found}) >= 4
     assert found[0] == candidates(Shape(num_bands=320, num_tiles=96, m=m), H200)[0]
-
-
-def test_blocks_that_wait_for_each_other_are_resident_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = shortlist(Shape(num_bands=320, num_tiles=96, m=32), H200, 12)
-    found = with_direct(launches, H200)
-    direct = [launch for launch in found if launch.variant.direct]
-    assert tuple(launch for launch in found if not launch.variant.direct) == launches
-    assert len(direct) == sum(launch.slices > 1 for launch in launches) > 0
-    assert all(launch.is_resident(H200) for launch in direct)
-    small = replace(H200, num_multiprocessors=16)
-    assert with_direct(launches, small) == launches
-    monkeypatch.setattr(launching, "device_of", lambda _index: small)
-    with pytest.raises(UsageError, match="wait for each other") as caught:
-        launching.launch_gemm(direct[0], launching.Problem(), torch.device("cuda", 0))
-    assert caught.value.code == "LG1706"
 
 
 def test_two_products_can_share_a_multiprocessor() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,29 +48,6 @@ def test_products_are_right(case: str, tmp_path: Path) -> None:
             assert int(coded.counters.abs().sum()) == 0
             assert bool((y[:, rows:] == 0).all())
             y.fill_(float("nan"))
-
-
-@pytest.mark.parametrize("case", ["slices and groups", "32 rows"])
-def test_owners_add_what_the_last_block_adds(case: str, tmp_path: Path) -> None:
-    """Slices added directly: bit for bit the same, and the counters end as they began."""
-    architecture, form, (rows, columns), m, (parts, slices) = CASES[case]
-    coded, x = packed(wild(rows, columns)), activations(m, columns)
-    whole, found = pad(x, (0, 64 * coded.num_tiles - columns)), []
-    for direct in (False, True):
-        launch = Launch(variant=replace(form, direct=direct), parts=parts, slices=slices)
-        kernel = EmulatedKernel(launch, architecture, make_folder(tmp_path / str(direct)))
-        partials = torch.full((launch.partial_floats(coded.num_bands),), float("nan"))
-        for _ in range(2):
-            y = torch.full((m, 16 * coded.num_bands), float("nan"), dtype=torch.bfloat16)
-            kernel(problem_of(launch, coded, whole, y, partials))
-            found.append(y.view(torch.int16))
-            assert int(coded.counters.abs().sum()) == 0
-    assert all(torch.equal(found[0], one) for one in found)
-
-
-def make_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def test_the_high_plane_alone_and_a_bias(tmp_path: Path) -> None:
