@@ -66,8 +66,8 @@ def plan_of(
     used = tiles or tiles_for(padded, num_rows, itemsize, device.shared_bytes)
     row_blocks = -(-num_rows // used.rows)
     num_tiles = -(-pages.table.shape[1] * page_size // used.columns)
-    at_once = used.at_once(padded, itemsize, device)
-    parts = num_splits or splits_for(forest.num_trees * key_heads * row_blocks, num_tiles, at_once)
+    programs = forest.num_trees * key_heads * row_blocks
+    parts = num_splits or splits_for(programs, num_tiles, device.multiprocessors)
     return Plan(tiles=used, row_blocks=row_blocks, parts=parts)
 
 

@@ -26,8 +26,8 @@ LARGE_SHARED_BYTES: Final = 227 << 10
 
 _LEAST_ROWS, _MOST_ROWS = 16, 64
 _COLUMNS_AND_STAGES = ((64, 2), (32, 2), (16, 2), (16, 1))
-_BESIDE_BYTES = 1 << 10  # that every program takes beside its own
-_START, _PARTING, _MERGE = 2, 2, 2  # in tiles: a program's begin, its part of the outputs, and the merge of all
+_START, _PARTING = 2, 2  # in tiles: a program's begin, and its part of the outputs
+_MERGE, _MERGED_PART = 2, 0.15  # a second launch, and what each part adds to it
 _MOST_PARTS = 64
 
 
@@ -50,16 +50,7 @@ class Tiles:
 
     def shared_bytes(self, dim: int, itemsize: int) -> int:
         """The arithmetic of this module, for heads padded to ``dim`` channels."""
-        return self._operand_bytes(dim, itemsize) + itemsize * self.rows * self.columns
-
-    def at_once(self, dim: int, itemsize: int, device: Device) -> int:
-        """Programs that the device runs at the same time: by shared memory, and by 64 Ki registers of 4 bytes."""
-        by_memory = (device.shared_bytes + _BESIDE_BYTES) // (self._operand_bytes(dim, itemsize) + _BESIDE_BYTES)
-        by_registers = (16 if self.rows < 64 else 8) // self.warps  # 128 or 255 a thread
-        return device.multiprocessors * max(1, min(by_memory, by_registers))
-
-    def _operand_bytes(self, dim: int, itemsize: int) -> int:
-        return itemsize * dim * (self.rows + 2 * self.stages * self.columns)
+        return itemsize * (dim * (self.rows + 2 * self.stages * self.columns) + self.rows * self.columns)
 
 
 @lru_cache
@@ -73,9 +64,13 @@ def device_of(device: torch.device) -> Device:
 
 
 def tiles_for(dim: int, num_rows: int, itemsize: int, shared_bytes: int = PORTABLE_SHARED_BYTES) -> Tiles:
-    """The largest tile that fits: ``num_rows`` are nodes times queries per key head, ``dim`` a power of two."""
+    """The largest tile that fits: ``num_rows`` are nodes times queries per key head, ``dim`` a power of two.
+
+    Four-byte types take what the smallest devices have: their products need more beside the operands.
+    """
     if shared_bytes >= LARGE_SHARED_BYTES and itemsize == 2:
         return _large(dim, num_rows)
+    shared_bytes = min(shared_bytes, PORTABLE_SHARED_BYTES)
     rows = min(_MOST_ROWS, _padded(num_rows))
     while rows >= _LEAST_ROWS:
         for columns, stages in _COLUMNS_AND_STAGES[1 if dim > 128 else 0 :]:
@@ -89,10 +84,9 @@ def tiles_for(dim: int, num_rows: int, itemsize: int, shared_bytes: int = PORTAB
 
 def _large(dim: int, num_rows: int) -> Tiles:
     """Eight warps with 128 rows only: a warp group takes 64 rows, and less would be read past their end."""
-    columns = 32 if dim > 128 else 64
-    if num_rows > 64:
-        return Tiles(rows=128, columns=columns, stages=4, warps=8)
-    return Tiles(rows=_padded(num_rows), columns=columns, stages=3, warps=4)
+    if num_rows > 64 and dim > 128:
+        return Tiles(rows=128, columns=32, stages=4, warps=8)
+    return Tiles(rows=min(64, _padded(num_rows)), columns=32 if dim > 128 else 64, stages=3, warps=4)
 
 
 def _padded(num_rows: int) -> int:
@@ -100,11 +94,14 @@ def _padded(num_rows: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def splits_for(programs: int, num_tiles: int, at_once: int) -> int:
-    """Parts of ``num_tiles`` tiles, so that whole waves of ``programs`` times parts are done soonest."""
+def splits_for(programs: int, num_tiles: int, multiprocessors: int) -> int:
+    """Parts of ``num_tiles`` tiles, so that ``programs`` times parts are done soonest.
 
-    def tiles_of(parts: int) -> int:
-        waves, each = -(-programs * parts // at_once), -(-num_tiles // parts) + _START
-        return waves * each if parts == 1 else waves * (each + _PARTING) + _MERGE
+    Programs that share a multiprocessor are counted one after the other: they share what it reads and multiplies too.
+    """
+
+    def tiles_of(parts: int) -> float:
+        waves, each = -(-programs * parts // multiprocessors), -(-num_tiles // parts) + _START
+        return waves * each if parts == 1 else waves * (each + _PARTING) + _MERGE + _MERGED_PART * parts
 
     return min(range(1, max(1, min(_MOST_PARTS, num_tiles)) + 1), key=tiles_of)

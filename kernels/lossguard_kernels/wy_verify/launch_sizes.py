@@ -22,6 +22,14 @@ class LaunchSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RelateSizes:
+    """``part`` channels of the keys at a time, by ``warps`` warps."""
+
+    part: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What decides them."""
 
@@ -32,15 +40,20 @@ class Work:
 
 
 def verify_sizes(work: Work) -> LaunchSizes:
-    """Of a verification: as many columns as leave every multiprocessor a program, so that little is computed twice.
+    """Of a verification: as many columns as leave every multiprocessor a program, so that rows are read once.
 
     Wide tiles would spill with more columns. With 8 warps Triton 3.6 and 3.7 lay products in a chain over 128 rows, of
     which 64 are there: wrong sums, and accesses past the operand.
     """
     is_wide = work.tile == _WIDE_TILE
-    block = _block_of(work, most=32 if is_wide else 128)
+    block = _block_of(work, most=64 if is_wide else 128)
     ahead = 4 if block <= 32 else 3
     return LaunchSizes(block=block, part=_part_of(work.key_dim, 32), warps=4, stages=2 if is_wide else ahead)
+
+
+def relate_sizes(work: Work) -> RelateSizes:
+    """Of what comes first: one warp has no barriers to wait at, and suffices for small tiles."""
+    return RelateSizes(part=_part_of(work.key_dim, 32), warps={16: 1, 32: 4, _WIDE_TILE: 8}[work.tile])
 
 
 def commit_sizes(work: Work) -> LaunchSizes:

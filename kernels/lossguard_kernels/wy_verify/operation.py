@@ -16,7 +16,14 @@ from lossguard_kernels.forests.failures import wrong_tensors
 from lossguard_kernels.forests.forest import Forest
 from lossguard_kernels.forests.interpreter import INTERPRETED, require_triton
 from lossguard_kernels.wy_verify import plain
-from lossguard_kernels.wy_verify.launch_sizes import LaunchSizes, Work, commit_sizes, verify_sizes
+from lossguard_kernels.wy_verify.launch_sizes import (
+    LaunchSizes,
+    RelateSizes,
+    Work,
+    commit_sizes,
+    relate_sizes,
+    verify_sizes,
+)
 from lossguard_kernels.wy_verify.requirements import require_rows, require_stash
 from lossguard_kernels.wy_verify.rows import NORM_EPSILON, DeltaRows, Pending, Stash, StashShape, empty_stash
 
@@ -64,21 +71,40 @@ def _launch_verify(  # noqa: PLR0913
     from lossguard_kernels.wy_verify.verify_kernel import verify_kernel  # triton is optional, and slow to import
 
     heads, key_dim, value_dim = states.shape[1:]
-    used = sizes or verify_sizes(
-        Work(tile=forest.tile, programs=forest.num_trees * heads, key_dim=key_dim, value_dim=value_dim)
-    )
+    work = Work(tile=forest.tile, programs=forest.num_trees * heads, key_dim=key_dim, value_dim=value_dim)
+    used = sizes or verify_sizes(work)
+    inverses, weights, factors = _relate(rows, forest, kept, relate_sizes(work))
     old, old_forest = (kept, forest) if pending is None else (pending.stash, pending.forest(slots))
     output = torch.empty_like(rows.value, memory_format=torch.contiguous_format)
     verify_kernel[(forest.num_trees, heads, value_dim // used.block)](
-        rows.query, rows.key, rows.value, rows.log_decay.contiguous(), rows.beta.contiguous(), forest.firsts,
-        forest.counts, forest.bits, states, slots, output, kept.keys, kept.units, kept.updates, kept.totals,
-        old_forest.firsts, old_forest.counts, old.keys, old.units, old.updates, old.totals, rows.query.stride(0),
-        rows.key.stride(0), rows.value.stride(0), key_dim**-0.5, TILE=forest.tile, HEADS=heads,
+        rows.query, rows.key, rows.value, forest.firsts, forest.counts, states, slots, inverses, weights, factors,
+        output, kept.updates, old_forest.firsts, old_forest.counts, old.keys, old.units, old.updates, old.totals,
+        rows.query.stride(0), rows.key.stride(0), rows.value.stride(0), TILE=forest.tile, HEADS=heads,
         GROUPS=heads // rows.key.shape[1], KEY=key_dim, PART=used.part, VALUE=value_dim, BLOCK=used.block,
-        PENDING=0 if pending is None else pending.capacity, EPSILON=NORM_EPSILON, WIDE=_is_wide(rows.key),
-        CAST=INTERPRETED, PADDED=1 << (key_dim - 1).bit_length(), num_warps=used.warps, num_stages=used.stages,
+        PENDING=0 if pending is None else pending.capacity, WIDE=_is_wide(rows.key), CAST=INTERPRETED,
+        num_warps=used.warps, num_stages=used.stages,
     )  # fmt: skip
     return output
+
+
+def _relate(rows: DeltaRows, forest: Forest, kept: Stash, used: RelateSizes) -> tuple[Tensor, Tensor, Tensor]:
+    """Inverses and weights [R, heads, tile, tile], factors [3, R, heads, tile]; keys, lengths, decays go to the stash."""
+    from lossguard_kernels.wy_verify.relate_kernel import relate_kernel
+
+    key_heads, key_dim = rows.key.shape[1:]
+    heads, tile = rows.value.shape[1], forest.tile
+    inverses, weights = torch.empty(
+        (2, forest.num_trees, heads, tile, tile), dtype=torch.float32, device=rows.key.device
+    )
+    factors = weights.new_empty((3, forest.num_trees, heads, tile))
+    relate_kernel[(forest.num_trees, heads)](
+        rows.query, rows.key, rows.log_decay.contiguous(), rows.beta.contiguous(), forest.firsts, forest.counts,
+        forest.bits, kept.keys, kept.units, kept.totals, inverses, weights, factors, rows.query.stride(0),
+        rows.key.stride(0), key_dim**-0.5, TILE=tile, HEADS=heads, GROUPS=heads // key_heads, KEY=key_dim,
+        PADDED=1 << (key_dim - 1).bit_length(), PART=used.part, EPSILON=NORM_EPSILON, WIDE=_is_wide(rows.key),
+        CAST=INTERPRETED, num_warps=used.warps, num_stages=1,
+    )  # fmt: skip
+    return inverses, weights, factors
 
 
 def commit(stash: Stash, forest: Forest, last: Tensor, states: Tensor, slots: Tensor) -> None:

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""(I + T) U = R for a strictly lower triangular T.
+"""(I + T)^-1 of a strictly lower triangular T.
 
-Inverses are merged from halves, blocks of 2, 4, .. rows at once: with C the block between two of them,
+It is merged from halves, blocks of 2, 4, .. rows at once: with C the block between two of them,
 
     [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]    so    X <- X - X C X    over all blocks of a size.
 
@@ -77,6 +77,8 @@ def _tile_by_tile(system, right, TILES: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def solve(system, right, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """U [SIZE, WIDTH] for T = ``system`` [SIZE, SIZE] and R = ``right``; SIZE is 16, 32 or 64."""
-    return products(_inverse(system, SIZE), right) if SIZE <= 32 else _tile_by_tile(system, right, SIZE // 16, WIDTH)
+def inverse(system, SIZE: tl.constexpr):
+    """(I + T)^-1 for T = ``system`` [SIZE, SIZE]; SIZE is 16, 32 or 64."""
+    index = tl.arange(0, SIZE)
+    own = tl.where(index[:, None] == index[None, :], 1.0, 0.0)
+    return _inverse(system, SIZE) if SIZE <= 32 else _tile_by_tile(system, own, SIZE // 16, SIZE)

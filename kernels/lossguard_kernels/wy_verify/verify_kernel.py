@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """The Triton kernel of a verification: one program has the columns of one value head's state of one request.
 
-It reads its part of the state once, [PART, BLOCK] at a time, for all nodes, and writes none of it. Queries and keys are
-multiplied as they come; their lengths are divided out afterwards.
+It reads its part of the state once, [PART, BLOCK] at a time, for all nodes, and writes none of it. What nodes have to
+do with each other is there already (``relate_kernel``). Queries and keys are multiplied as they come; their lengths
+are divided out afterwards.
 """
 
 from __future__ import annotations
@@ -11,22 +12,6 @@ import triton
 import triton.language as tl
 
 from lossguard_kernels.wy_verify.precision import in_two_parts, mixed_products, pair_products, products
-from lossguard_kernels.wy_verify.solving import solve
-
-
-@triton.jit
-def _squares(rows, is_node, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """[TILE]: sums of squares of rows."""
-    inside = tl.arange(0, PADDED)
-    x = tl.load(rows + inside, mask=is_node[:, None] & (inside < WIDTH)[None, :], other=0.0).to(tl.float32)
-    return tl.sum(x * x, 1)
-
-
-@triton.jit
-def _copy(rows, target, is_node, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    inside = tl.arange(0, PADDED)
-    mask = is_node[:, None] & (inside < WIDTH)[None, :]
-    tl.store(target + inside, tl.load(rows + inside, mask=mask, other=0.0), mask=mask)
 
 
 @triton.jit
@@ -65,11 +50,10 @@ def _add_pending(  # noqa: PLR0913
 
 @triton.jit
 def verify_kernel(  # noqa: PLR0913
-    query, key, value, log_decay, beta, firsts, counts, bits, states, slots, output, keys, units, updates, totals,
-    old_firsts, old_counts, old_keys, old_units, old_updates, old_totals, query_stride, key_stride, value_stride, scale,
+    query, key, value, firsts, counts, states, slots, inverses, weights, factors, output, updates, old_firsts,
+    old_counts, old_keys, old_units, old_updates, old_totals, query_stride, key_stride, value_stride,
     TILE: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, KEY: tl.constexpr, PART: tl.constexpr,
-    VALUE: tl.constexpr, BLOCK: tl.constexpr, PENDING: tl.constexpr, EPSILON: tl.constexpr, WIDE: tl.constexpr,
-    CAST: tl.constexpr, PADDED: tl.constexpr,
+    VALUE: tl.constexpr, BLOCK: tl.constexpr, PENDING: tl.constexpr, WIDE: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
     """Grid: requests, value heads, blocks of columns."""
     request, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -80,23 +64,12 @@ def verify_kernel(  # noqa: PLR0913
     query_rows = query + rows[:, None] * query_stride + shared * KEY
     key_rows = key + rows[:, None] * key_stride + shared * KEY
     state = states + (slot * HEADS + head) * KEY * VALUE + columns
-    key_copies = keys + (rows[:, None] * (HEADS // GROUPS) + shared) * KEY
-    is_keeper = (block == 0) & (head % GROUPS == 0)
-    key_columns = key + rows[None, :] * key_stride + shared * KEY
-    query_square = _squares(query_rows, is_node, KEY, PADDED)
-    key_square = _squares(key_rows, is_node, KEY, PADDED)
-    if is_keeper:
-        _copy(key_rows, key_copies, is_node, KEY, PADDED)
-    same, attention = tl.zeros((TILE, TILE), tl.float32), tl.zeros((TILE, TILE), tl.float32)
     recalled, asked = tl.zeros((TILE, BLOCK), tl.float32), tl.zeros((TILE, BLOCK), tl.float32)
     for begin in range(0, KEY, PART):
         wide = begin + tl.arange(0, PART)
         s = tl.load(state + wide[:, None] * VALUE)
         q = tl.load(query_rows + wide, mask=is_node[:, None], other=0.0)
         k = tl.load(key_rows + wide, mask=is_node[:, None], other=0.0)
-        turned = tl.load(key_columns + wide[:, None], mask=is_node[None, :], other=0.0)
-        same = pair_products(k, turned, same, WIDE, CAST)
-        attention = pair_products(q, turned, attention, WIDE, CAST)
         if TILE <= 32:
             recalled = in_two_parts(k, s, recalled, WIDE, CAST)
             asked = in_two_parts(q, s, asked, WIDE, CAST)
@@ -109,24 +82,12 @@ def verify_kernel(  # noqa: PLR0913
             tl.load(old_counts + request), head, columns, old_keys, old_units, old_updates, old_totals, TILE, HEADS,
             GROUPS, KEY, PART, VALUE, PENDING, WIDE, CAST,
         )  # fmt: skip
-    is_own = nodes[:, None] == nodes[None, :]
-    unit = 1.0 / tl.sqrt(key_square + EPSILON)
-    query_unit = (scale / tl.sqrt(query_square + EPSILON))[:, None]
-    fade = tl.load(log_decay + rows * HEADS + head, mask=is_node, other=0.0)
-    rate = tl.load(beta + rows * HEADS + head, mask=is_node, other=0.0).to(tl.float32)[:, None]
-    seen = tl.load(bits + rows, mask=is_node, other=0)
-    is_ancestor = ((seen[:, None] >> nodes[None, :]) & 1) == 1
-    total = tl.sum(tl.where(is_ancestor, fade[None, :], 0.0), 1)
-    gap = tl.where(is_ancestor, total[:, None] - total[None, :], float("-inf"))
-    decay = tl.exp(gap) * unit[None, :]  # masked before exp, which could overflow between siblings
-    system = tl.where(is_own, 0.0, rate * unit[:, None] * decay * same)
-    grown = tl.exp(total)[:, None]
+    place, num = (request * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
+    square = place[:, None] * TILE + nodes[None, :]
     v = tl.load(value + rows[:, None] * value_stride + head * VALUE + columns, mask=is_node[:, None], other=0.0)
-    right = rate * (v.to(tl.float32) - grown * unit[:, None] * recalled)
-    solved = solve(system, right, TILE, BLOCK)
-    mixed = grown * query_unit * asked + products(attention * query_unit * decay, solved)
+    right = tl.load(factors + place)[:, None] * v.to(tl.float32) - tl.load(factors + num + place)[:, None] * recalled
+    solved = products(tl.load(inverses + square), right)
+    mixed = tl.load(factors + 2 * num + place)[:, None] * asked + products(tl.load(weights + square), solved)
     out = (rows * HEADS + head)[:, None] * VALUE + columns
     tl.store(output + out, mixed.to(output.dtype.element_ty), mask=is_node[:, None])
     tl.store(updates + out, solved, mask=is_node[:, None])
-    tl.store(totals + rows * HEADS + head, total, mask=is_node & (block == 0))
-    tl.store(units + rows * (HEADS // GROUPS) + shared, unit, mask=is_node & is_keeper)

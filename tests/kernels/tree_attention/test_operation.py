@@ -116,7 +116,8 @@ def test_tiles_of_large_devices(sizes: Sizes, num_splits: int) -> None:
     rows = 24 * sizes.heads // sizes.key_heads
     tiles = tiles_for(1 << (sizes.dim - 1).bit_length(), rows, 2, LARGE_SHARED_BYTES)
     largest = float(naive.attend(one.query, one.keys, one.values, one.pages, parents).abs().max())
-    assert tiles.rows == 128
+    assert tiles.rows == (128 if sizes.dim == 256 else 64)
+    assert tiles.stages >= 3
     assert error_of(one, parents, num_splits=num_splits, tiles=tiles) <= 2**-7 * largest
 
 

@@ -9,7 +9,6 @@ import pytest
 from lossguard_kernels.tree_attention.tiles import (
     LARGE_SHARED_BYTES,
     PORTABLE_SHARED_BYTES,
-    Device,
     splits_for,
     tiles_for,
 )
@@ -33,11 +32,8 @@ def test_the_case_of_the_docstring() -> None:
     assert large.shared_bytes(256, 2) == (64 + 128 + 8) << 10
 
 
-def test_programs_at_once() -> None:
-    device = Device(shared_bytes=LARGE_SHARED_BYTES, multiprocessors=132)
-    assert tiles_for(256, 96, 2, LARGE_SHARED_BYTES).at_once(256, 2, device) == 132  # by registers
-    assert tiles_for(128, 64, 2, LARGE_SHARED_BYTES).at_once(128, 2, device) == 264  # twice 112 KiB
-    assert tiles_for(256, 96, 2).at_once(256, 2, Device(multiprocessors=100)) == 100
+def test_four_byte_types_take_small_tiles_everywhere() -> None:
+    assert tiles_for(256, 96, 4, LARGE_SHARED_BYTES) == tiles_for(256, 96, 4)
 
 
 def test_parts_fill_the_device_in_whole_waves() -> None:

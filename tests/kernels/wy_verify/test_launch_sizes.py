@@ -22,4 +22,4 @@ def test_few_requests_take_narrow_programs() -> None:
     """48 value heads of 128: 192 programs of 32 columns for one request, one program a head for eight."""
     few, many = (Work(tile=16, programs=num, key_dim=128, value_dim=128) for num in (48, 8 * 48))
     assert (verify_sizes(few).block, verify_sizes(many).block) == (32, 128)
-    assert verify_sizes(Work(tile=64, programs=8 * 48, key_dim=128, value_dim=128)).block == 32
+    assert verify_sizes(Work(tile=64, programs=8 * 48, key_dim=128, value_dim=128)).block == 64
