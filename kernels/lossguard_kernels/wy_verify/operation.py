@@ -88,7 +88,7 @@ def _launch_verify(  # noqa: PLR0913
 
 
 def _relate(rows: DeltaRows, forest: Forest, kept: Stash, used: RelateSizes) -> tuple[Tensor, Tensor, Tensor]:
-    """Inverses and weights [R, heads, tile, tile], factors [3, R, heads, tile]; keys, lengths, decays go to the stash."""
+    """Inverses and weights [R, heads, tile, tile], factors [3, R, heads, tile]; keys, lengths, decays to the stash."""
     from lossguard_kernels.wy_verify.relate_kernel import relate_kernel
 
     key_heads, key_dim = rows.key.shape[1:]
