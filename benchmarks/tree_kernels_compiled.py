@@ -109,7 +109,7 @@ def attention_launches(requests: int, nodes: int, dim: int, splits: int, shared_
 
 def cases(shared_bytes: int) -> Iterator[tuple[str, Callable[[], None]]]:
     """Every launch that is looked at, by name; attention's with the tiles for ``shared_bytes``."""
-    for requests, nodes in ((32, 16), (32, 64), (1, 16), (1, 64)):
+    for requests, nodes in ((32, 16), (32, 32), (32, 64), (1, 16), (1, 32), (1, 64)):
         name = f"delta, {requests} x {nodes} nodes"
         yield name, lambda requests=requests, nodes=nodes: delta_launches(requests, nodes, 0)  # type: ignore[misc]
     yield "delta, 32 x 16, deferred 64", lambda: delta_launches(32, 16, 64)

@@ -8,6 +8,8 @@ _COLUMNS = (128, 64, 32, 16)
 _LEAST_COLUMNS = 32
 _MOST_ROWS = 64  # of the state that a program reads at a time
 _WIDE_TILE = 64
+ALONE_TILE = 16
+"""The largest tile of nodes whose relations are worked out beside the state."""
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor of the largest devices
 
 
@@ -48,12 +50,12 @@ def verify_sizes(work: Work) -> LaunchSizes:
     is_wide = work.tile == _WIDE_TILE
     block = _block_of(work, most=64 if is_wide else 128)
     ahead = 4 if block <= 32 else 3
-    return LaunchSizes(block=block, part=_part_of(work.key_dim, 32), warps=4, stages=2 if is_wide else ahead)
+    return LaunchSizes(block=block, part=_part_of(work.key_dim, 32), warps=4, stages=3 if is_wide else ahead)
 
 
 def relate_sizes(work: Work) -> RelateSizes:
-    """Of what comes first: one warp has no barriers to wait at, and suffices for small tiles."""
-    return RelateSizes(part=_part_of(work.key_dim, 32), warps={16: 1, 32: 4, _WIDE_TILE: 8}[work.tile])
+    """Of what comes first, where anything does: few warps wait little for each other."""
+    return RelateSizes(part=_part_of(work.key_dim, 32), warps=4 if work.tile == _WIDE_TILE else 2)
 
 
 def commit_sizes(work: Work) -> LaunchSizes:

@@ -17,6 +17,7 @@ from lossguard_kernels.forests.forest import Forest
 from lossguard_kernels.forests.interpreter import INTERPRETED, require_triton
 from lossguard_kernels.wy_verify import plain
 from lossguard_kernels.wy_verify.launch_sizes import (
+    ALONE_TILE,
     LaunchSizes,
     RelateSizes,
     Work,
@@ -73,16 +74,19 @@ def _launch_verify(  # noqa: PLR0913
     heads, key_dim, value_dim = states.shape[1:]
     work = Work(tile=forest.tile, programs=forest.num_trees * heads, key_dim=key_dim, value_dim=value_dim)
     used = sizes or verify_sizes(work)
-    inverses, weights, factors = _relate(rows, forest, kept, relate_sizes(work))
+    is_related = forest.tile > ALONE_TILE
+    relating = _relate(rows, forest, kept, relate_sizes(work)) if is_related else (kept.totals,) * 3  # or not read
     old, old_forest = (kept, forest) if pending is None else (pending.stash, pending.forest(slots))
     output = torch.empty_like(rows.value, memory_format=torch.contiguous_format)
     verify_kernel[(forest.num_trees, heads, value_dim // used.block)](
-        rows.query, rows.key, rows.value, forest.firsts, forest.counts, states, slots, inverses, weights, factors,
-        output, kept.updates, old_forest.firsts, old_forest.counts, old.keys, old.units, old.updates, old.totals,
-        rows.query.stride(0), rows.key.stride(0), rows.value.stride(0), TILE=forest.tile, HEADS=heads,
-        GROUPS=heads // rows.key.shape[1], KEY=key_dim, PART=used.part, VALUE=value_dim, BLOCK=used.block,
-        PENDING=0 if pending is None else pending.capacity, WIDE=_is_wide(rows.key), CAST=INTERPRETED,
-        num_warps=used.warps, num_stages=used.stages,
+        rows.query, rows.key, rows.value, rows.log_decay.contiguous(), rows.beta.contiguous(), forest.firsts,
+        forest.counts, forest.bits, states, slots, *relating, output, kept.keys, kept.units, kept.updates, kept.totals,
+        old_forest.firsts, old_forest.counts, old.keys, old.units, old.updates, old.totals, rows.query.stride(0),
+        rows.key.stride(0), rows.value.stride(0), key_dim**-0.5, TILE=forest.tile, HEADS=heads,
+        GROUPS=heads // rows.key.shape[1], KEY=key_dim, PADDED=1 << (key_dim - 1).bit_length(), PART=used.part,
+        VALUE=value_dim, BLOCK=used.block, PENDING=0 if pending is None else pending.capacity, EPSILON=NORM_EPSILON,
+        IS_RELATED=is_related, WIDE=_is_wide(rows.key), CAST=INTERPRETED, num_warps=used.warps,
+        num_stages=used.stages,
     )  # fmt: skip
     return output
 

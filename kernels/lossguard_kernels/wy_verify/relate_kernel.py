@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""The Triton kernel that comes first in a verification: what the nodes of a tree have to do with each other.
+"""The Triton kernel that comes first in a verification of many nodes: what they have to do with each other.
 
-One program has a value head of one request. It reads no state: (I + T)^-1, the weights of updates in outputs and the
-factors of rows are worked out once, and not by every block of the state's columns again.
+One program has a value head of one request and reads no state. Small trees have their relations worked out beside the
+state (``verify_kernel``), where they hide behind its loads; of many nodes they would be worked out by every block of
+columns again, and take the registers that hold the columns.
 """
 
 from __future__ import annotations
@@ -11,13 +12,8 @@ import triton
 import triton.language as tl
 
 from lossguard_kernels.wy_verify.precision import pair_products
+from lossguard_kernels.wy_verify.relations import keep_keys, lengths_of, relations
 from lossguard_kernels.wy_verify.solving import inverse
-
-
-@triton.jit
-def _whole_rows(rows, is_node, KEY: tl.constexpr, PADDED: tl.constexpr):
-    inside = tl.arange(0, PADDED)
-    return tl.load(rows + inside, mask=is_node[:, None] & (inside < KEY)[None, :], other=0.0)
 
 
 @triton.jit
@@ -35,15 +31,10 @@ def relate_kernel(  # noqa: PLR0913
     query_rows = query + rows[:, None] * query_stride + shared * KEY
     key_rows = key + rows[:, None] * key_stride + shared * KEY
     key_columns = key + rows[None, :] * key_stride + shared * KEY
-    q = _whole_rows(query_rows, is_node, KEY, PADDED).to(tl.float32)
-    k = _whole_rows(key_rows, is_node, KEY, PADDED)
-    query_unit = scale / tl.sqrt(tl.sum(q * q, 1) + EPSILON)
-    unit = 1.0 / tl.sqrt(tl.sum(k.to(tl.float32) * k.to(tl.float32), 1) + EPSILON)
+    unit = 1.0 / lengths_of(key_rows, is_node, KEY, PADDED, EPSILON)
+    query_unit = scale / lengths_of(query_rows, is_node, KEY, PADDED, EPSILON)
     if head % GROUPS == 0:
-        inside = tl.arange(0, PADDED)
-        copies = keys + (rows[:, None] * (HEADS // GROUPS) + shared) * KEY + inside
-        tl.store(copies, k, mask=is_node[:, None] & (inside < KEY)[None, :])
-        tl.store(units + rows * (HEADS // GROUPS) + shared, unit, mask=is_node)
+        keep_keys(key_rows, keys, units, unit, rows, is_node, shared, HEADS // GROUPS, KEY, PADDED)
     same, attention = tl.zeros((TILE, TILE), tl.float32), tl.zeros((TILE, TILE), tl.float32)
     for begin in range(0, KEY, PART):
         wide = begin + tl.arange(0, PART)
@@ -55,17 +46,12 @@ def relate_kernel(  # noqa: PLR0913
     fade = tl.load(log_decay + rows * HEADS + head, mask=is_node, other=0.0)
     rate = tl.load(beta + rows * HEADS + head, mask=is_node, other=0.0).to(tl.float32)
     seen = tl.load(bits + rows, mask=is_node, other=0)
-    is_ancestor = ((seen[:, None] >> nodes[None, :]) & 1) == 1
-    total = tl.sum(tl.where(is_ancestor, fade[None, :], 0.0), 1)
-    gap = tl.where(is_ancestor, total[:, None] - total[None, :], float("-inf"))
-    decay = tl.exp(gap) * unit[None, :]  # masked before exp, which could overflow between siblings
-    system = tl.where(nodes[:, None] == nodes[None, :], 0.0, (rate * unit)[:, None] * decay * same)
-    place = (request * HEADS + head) * TILE + nodes
+    system, mixing, total, grown = relations(same, attention, unit, query_unit, rate, fade, seen, TILE)
+    place, num = (request * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
     square = place[:, None] * TILE + nodes[None, :]
-    tl.store(weights + square, attention * query_unit[:, None] * decay)
-    tl.store(inverses + square, inverse(system, TILE))
-    grown, num = tl.exp(total), tl.num_programs(0) * HEADS * TILE
+    tl.store(weights + square, mixing)
     tl.store(factors + place, rate)
     tl.store(factors + num + place, rate * grown * unit)
     tl.store(factors + 2 * num + place, grown * query_unit)
     tl.store(totals + rows * HEADS + head, total, mask=is_node)
+    tl.store(inverses + square, inverse(system, TILE))

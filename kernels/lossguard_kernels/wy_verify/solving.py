@@ -57,28 +57,25 @@ def _rows_of(x, tile, TILES: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _tile_by_tile(system, right, TILES: tl.constexpr, WIDTH: tl.constexpr):
+def _tile_by_tile(system, TILES: tl.constexpr):
+    """(I + T)^-1 of [TILES * 16, TILES * 16]: row of tiles by row of tiles, those that are not found yet being zero."""
     SIZE: tl.constexpr = TILES * 16
-    tiles = tl.arange(0, TILES)
+    tiles, rows = tl.arange(0, TILES), tl.arange(0, SIZE)
     is_inner = tiles[:, None, None, None] == tiles[None, None, :, None]
     inner = tl.sum(tl.where(is_inner, tl.reshape(system, (TILES, 16, TILES, 16)), 0.0), 2)
-    inverse = _inverses(inner, TILES)
-    rows = tl.arange(0, SIZE)
-    outer = tl.where(rows[:, None] // 16 > rows[None, :] // 16, system, 0.0)
-    solved = right
+    inverses, own = _inverses(inner, TILES), tl.where(rows[:, None] == rows[None, :], 1.0, 0.0)
+    found = tl.zeros((SIZE, SIZE), tl.float32)
     for tile in tl.static_range(TILES):
-        mine = _rows_of(right, tile, TILES, WIDTH)
+        right = _rows_of(own, tile, TILES, SIZE)
         if tile > 0:
-            mine -= products(_rows_of(outer, tile, TILES, SIZE), solved)
-        own = tl.sum(tl.where((tiles == tile)[:, None, None], inverse, 0.0), 0)
-        done = tl.broadcast_to(products(own, mine)[None, :, :], (TILES, 16, WIDTH))
-        solved = tl.where((rows // 16 == tile)[:, None], tl.reshape(done, (SIZE, WIDTH)), solved)
-    return solved
+            right -= products(_rows_of(system, tile, TILES, SIZE), found)
+        left = tl.sum(tl.where((tiles == tile)[:, None, None], inverses, 0.0), 0)
+        done = tl.broadcast_to(products(left, right)[None, :, :], (TILES, 16, SIZE))
+        found = tl.where((rows // 16 == tile)[:, None], tl.reshape(done, (SIZE, SIZE)), found)
+    return found
 
 
 @triton.jit
 def inverse(system, SIZE: tl.constexpr):
     """(I + T)^-1 for T = ``system`` [SIZE, SIZE]; SIZE is 16, 32 or 64."""
-    index = tl.arange(0, SIZE)
-    own = tl.where(index[:, None] == index[None, :], 1.0, 0.0)
-    return _inverse(system, SIZE) if SIZE <= 32 else _tile_by_tile(system, own, SIZE // 16, SIZE)
+    return _inverse(system, SIZE) if SIZE <= 32 else _tile_by_tile(system, SIZE // 16)

@@ -33,7 +33,7 @@ def on_device(rows: DeltaRows) -> DeltaRows:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 16, 33, 64])
+@pytest.mark.parametrize("size", [1, 16, 24, 33, 64])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("keys", ["random", "aligned"])
 def test_trees(kind: str, size: int, dtype: torch.dtype, keys: str) -> None:

@@ -56,7 +56,7 @@ def errors_of(parents: Sequence[Sequence[int]], rows: DeltaRows, sizes: Sizes) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize("size", [1, 7, 16, 24, 33, 64])
 def test_trees(kind: str, size: int) -> None:
     sizes = Sizes()
     rows = delta_rows(size, sizes, seed=size, decay=(0.0, 0.1, 3.0)[size % 3])
