@@ -24,7 +24,7 @@ from torch.profiler import profile as torch_profile
 
 from benchmarks.replayed_setting import CAPACITY, DTYPE, NUM_PROMPT, Choice, Setting, make_setting
 from benchmarks.replayed_tables import made_up_table, recorded_table
-from lossguard.records import Request, SamplingParams
+from lossguard.records import Request
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.replayed import LABEL, ReplayTable
 from lossguard_mechanisms.engine.sequence import Job
@@ -85,7 +85,7 @@ def main() -> None:
 def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Step times, tokens per step and the ratio of the two sides' tokens per second."""
     table = _table(setting, batch, arguments)
-    requests = _requests(table, batch, setting)
+    requests = setting.requests(table)
     plain = Side(setting.core(table, batch, None), requests)
     chain = Side(setting.core(table, batch, setting.chain), requests)
     tree = None if setting.tree is None else Side(setting.core(table, batch, setting.tree), requests)
@@ -195,7 +195,7 @@ def step_bytes(target: Target, batch: int, context: int) -> int:
 
 
 def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> ReplayTable:
-    length = CAPACITY - NUM_PROMPT - _surplus(setting)
+    length = CAPACITY - NUM_PROMPT - setting.num_surplus
     if arguments.recording is not None:
         return recorded_table(
             arguments.recording,
@@ -213,27 +213,6 @@ def _table(setting: Setting, batch: int, arguments: argparse.Namespace) -> Repla
         vocab_size=setting.target.config.vocab_size,
         device=setting.device,
     )
-
-
-def _surplus(setting: Setting) -> int:
-    """Rows past a reply's end that a verification may write."""
-    return max(item.policy.num_nodes for item in (setting.chain, setting.tree) if item is not None)
-
-
-def _requests(table: ReplayTable, batch: int, setting: Setting) -> list[Request]:
-    generator = torch.Generator().manual_seed(2)
-    prompts = torch.randint(0, setting.target.config.vocab_size, (batch, NUM_PROMPT), generator=generator).tolist()
-    longest = CAPACITY - NUM_PROMPT - _surplus(setting)
-    return [
-        Request(
-            id=name,
-            prompt_ids=tuple(prompt),
-            sampling=SamplingParams(max_tokens=min(length, longest), ignore_eos=True),
-            set="bench",
-            cluster=name,
-        )
-        for name, prompt, length in zip(table.request_ids, prompts, table.lengths, strict=True)
-    ]
 
 
 def _arguments() -> argparse.Namespace:

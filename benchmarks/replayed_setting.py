@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lossguard.records import Request, SamplingParams
 from lossguard_mechanisms.drafters.fresh import AnyDrafter
 from lossguard_mechanisms.drafters.lattice import TOP_K
 from lossguard_mechanisms.engine.acceleration import Acceleration, kernels_fit
@@ -27,6 +28,8 @@ DTYPE = torch.bfloat16
 PAGE_SIZE = 64
 CAPACITY = 1024  # positions of a sequence
 NUM_PROMPT = 256
+PLAIN, TREE = "plain", "tree"
+SIDES = (PLAIN, CHAIN, TREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,33 @@ class Setting:
     tree: Speculation | None
     device: torch.device
     acceleration: Acceleration
+
+    @property
+    def sides(self) -> dict[str, Speculation | None]:
+        """What each of ``SIDES`` speculates with."""
+        return dict(zip(SIDES, (None, self.chain, self.tree), strict=True))
+
+    def requests(self, table: ReplayTable, tokens: int | None = None) -> list[Request]:
+        """One with a random prompt for each recorded sequence, of so many tokens, or as long as there is room."""
+        draw = torch.Generator().manual_seed(2)
+        shape = (len(table.request_ids), NUM_PROMPT)
+        prompts = torch.randint(0, self.target.config.vocab_size, shape, generator=draw).tolist()
+        longest = CAPACITY - NUM_PROMPT - self.num_surplus
+        return [
+            Request(
+                id=name,
+                prompt_ids=tuple(prompt),
+                sampling=SamplingParams(max_tokens=tokens or min(length, longest), ignore_eos=True),
+                set="bench",
+                cluster=name,
+            )
+            for name, prompt, length in zip(table.request_ids, prompts, table.lengths, strict=True)
+        ]
+
+    @property
+    def num_surplus(self) -> int:
+        """Rows past a reply's end that a verification may write."""
+        return max(item.policy.num_nodes for item in (self.chain, self.tree) if item is not None)
 
     def core(self, table: ReplayTable, batch: int, speculation: Speculation | None) -> EngineCore:
         """An engine of ``batch`` slots on the shared weights; on a CUDA device all graphs are captured now."""

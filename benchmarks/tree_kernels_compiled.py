@@ -113,6 +113,7 @@ def cases(shared_bytes: int) -> Iterator[tuple[str, Callable[[], None]]]:
         name = f"delta, {requests} x {nodes} nodes"
         yield name, lambda requests=requests, nodes=nodes: delta_launches(requests, nodes, 0)  # type: ignore[misc]
     yield "delta, 32 x 16, deferred 64", lambda: delta_launches(32, 16, 64)
+    yield "delta, 32 x 32, deferred 64", lambda: delta_launches(32, 32, 64)
     yield "convolution, 32 x 16", lambda: convolution_launches(32, 16)
     for dim in (64, 128, 256):
         for nodes, splits in ((1, 1), (10, 1), (16, 1), (16, 8), (64, 1)):

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.replayed_setting import Choice, make_setting
+from benchmarks.replayed_setting import PLAIN, SIDES, TREE, Choice, make_setting
 from benchmarks.replayed_tables import recorded_table
 from lossguard.engines.base import Capabilities, EngineSpec, ForcedPrefix
-from lossguard.engines.options import OptionReader, refuse_unknown
+from lossguard.engines.options import OptionReader, bad_option, refuse_unknown
 from lossguard.errors import EngineError
 from lossguard.records import Request, ServedOutput
 from lossguard_mechanisms.engine.core import EngineCore
@@ -30,7 +30,6 @@ from lossguard_mechanisms.engine.shapes import TARGETS
 from lossguard_mechanisms.trees.names import BEST_FIRST, CHAIN, POLICIES
 
 OPTIONS = ("shape", "mode", "policy", "nodes", "drafts", "compiled", "recording", "rows", "device")
-PLAIN, TREE = "plain", "tree"
 SAMPLING = frozenset({"ignore_eos", "stop_ids"})
 LONGEST_REPLY = 512
 
@@ -102,7 +101,6 @@ class ReplayedEngine:
             torch.manual_seed(0)
             options, device = self._options, torch.device(self._options.device)
             setting = make_setting(options.choice, device)
-            sides = {PLAIN: None, CHAIN: setting.chain, TREE: setting.tree}
             table = recorded_table(
                 Path(options.recording),
                 batch=options.num_rows,
@@ -111,7 +109,7 @@ class ReplayedEngine:
                 device=device,
                 has_lattices=options.mode == TREE,
             )
-            self._core = setting.core(table, 1, sides[options.mode])
+            self._core = setting.core(table, 1, setting.sides[options.mode])
         return self._core
 
     def _served(self, core: EngineCore, request: Request) -> Iterator[ServedOutput]:
@@ -133,7 +131,10 @@ def create(spec: EngineSpec) -> ReplayedEngine:
     """
     refuse_unknown(spec, OPTIONS)
     read = OptionReader(spec.name, spec.options)
-    mode = read.choice("mode", PLAIN, (PLAIN, CHAIN, TREE))
+    mode = read.choice("mode", PLAIN, SIDES)
+    recording = read.text("recording", "fixtures/lattices/dflash2.lattice.safetensors")
+    if not Path(recording).is_file():
+        raise bad_option(spec.name, f"has recording = {recording!r}, which is no file")
     trees = tuple(name for name in POLICIES if name != CHAIN)
     choice = Choice(
         shape=read.choice("shape", "qwen3-8b", tuple(TARGETS)),
@@ -146,7 +147,7 @@ def create(spec: EngineSpec) -> ReplayedEngine:
         ReplayOptions(
             choice=choice,
             mode=mode,
-            recording=read.text("recording", "fixtures/lattices/dflash2.lattice.safetensors"),
+            recording=recording,
             num_rows=read.positive("rows", 24),
             device=read.choice("device", "cuda", ("cuda", "cpu")),
         )
@@ -166,6 +167,6 @@ def _refused(found: str, offered: str) -> EngineError:
     return EngineError(
         f"the replayed engine was asked for {found}",
         why=f"it offers {offered}",
-        fix="time it with lossguard time, and ask for fewer tokens",
+        fix="time it with lossguard time: greedy requests, no longer than that",
         code="LG0217",
     )

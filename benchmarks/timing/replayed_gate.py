@@ -12,28 +12,27 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.replayed_setting import NUM_PROMPT, Choice, Setting, make_setting
+from benchmarks.replayed_setting import SIDES, Choice, make_setting
 from benchmarks.replayed_tables import recorded_table
-from lossguard.records import Request, SamplingParams
+from lossguard.records import Request
 from lossguard.timing.base import CANDIDATE, STOCK, PairTimes
 from lossguard.timing.noise import describe_noise, noise_profile
 from lossguard.timing.rules import faster
 from lossguard_mechanisms.engine.core import EngineCore
-from lossguard_mechanisms.engine.decoding import Speculation
-from lossguard_mechanisms.engine.replayed import LABEL, ReplayTable
+from lossguard_mechanisms.engine.replayed import LABEL
 from lossguard_mechanisms.engine.sequence import Job
 from lossguard_mechanisms.engine.shapes import TARGETS
 from lossguard_mechanisms.trees.names import BEST_FIRST, TREES
 
 RECORDING = Path("fixtures/lattices/dflash2.lattice.safetensors")
 NUM_NOISE_PAIRS = 8
-SIDES = ("plain", "chain", "tree")
 
 
 def serve(core: EngineCore, request: Request) -> tuple[float, tuple[int, ...]]:
@@ -69,18 +68,6 @@ def campaign(stock: EngineCore, candidate: EngineCore, requests: list[Request], 
     )
 
 
-def requests_of(table: ReplayTable, setting: Setting, tokens: int) -> list[Request]:
-    """One for each recorded sequence, with random prompts."""
-    draw = torch.Generator().manual_seed(2)
-    shape = (len(table.request_ids), NUM_PROMPT)
-    prompts = torch.randint(0, setting.target.config.vocab_size, shape, generator=draw).tolist()
-    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    return [
-        Request(id=name, prompt_ids=tuple(prompt), sampling=sampling, set="bench", cluster=name)
-        for name, prompt in zip(table.request_ids, prompts, strict=True)
-    ]
-
-
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """The verdict with what it rests on."""
     device = torch.device(arguments.device)
@@ -101,18 +88,17 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         device=device,
         has_lattices=True,
     )
-    sides: dict[str, Speculation | None] = {"plain": None, "chain": setting.chain, "tree": setting.tree}
-    requests = requests_of(table, setting, arguments.tokens)
+    requests = setting.requests(table, arguments.tokens)
     names = (arguments.stock, arguments.stock, arguments.candidate)
-    stock, again, candidate = (setting.core(table, 1, sides[name]) for name in names)
+    stock, again, candidate = (setting.core(table, 1, setting.sides[name]) for name in names)
     for core in (stock, again, candidate):
         serve(core, requests[0])
-    noise = noise_profile(campaign(stock, again, requests, NUM_NOISE_PAIRS))
+    noise = replace(noise_profile(campaign(stock, again, requests, NUM_NOISE_PAIRS)), keeps_launches=True)
     found = faster(campaign(stock, candidate, requests, arguments.pairs), noise, asked=arguments.faster_than - 1.0)
     estimate = found.estimate
     return {
         "label": LABEL,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "torch": torch.__version__,
         **{key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()},
         "verdict": found.verdict.value,
@@ -120,17 +106,18 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         "bounds": [round(1.0 + estimate.gain_lower, 4), round(1.0 + estimate.gain_upper, 4)],
         "threshold": round(1.0 + found.threshold, 4),
         "noise": {key: describe_noise(noise)[key] for key in ("rms", "upper_95")},
+        "kept_launches": estimate.variance_parts["kept_launches"],
         "reasons": list(found.reasons),
     }
 
 
-def main() -> None:
-    """Measure, print, and keep the result as JSON with ``--out``."""
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    """Options, of the command line if ``words`` are not given."""
     parser = argparse.ArgumentParser(description="the timing gate's rule on replayed targets")
     parser.add_argument("--shape", default="qwen3-8b", choices=tuple(TARGETS))
     parser.add_argument("--stock", default="chain", choices=SIDES)
     parser.add_argument("--candidate", default="tree", choices=SIDES)
-    parser.add_argument("--faster-than", type=float, default=1.0, help="a factor; 1: any gain over 1 %% + 2 x noise")
+    parser.add_argument("--faster-than", type=float, default=1.0, help="a factor; 1: any gain over the noise's own bar")
     parser.add_argument("--policy", default=BEST_FIRST, choices=TREES)
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--drafts", type=int, default=7)
@@ -141,7 +128,12 @@ def main() -> None:
     parser.add_argument("--recording", type=Path, default=RECORDING)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, default=None)
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Measure, print, and keep the result as JSON with ``--out``."""
+    arguments = parsed()
     text = json.dumps(measured(arguments), indent=1)
     print(text)
     if arguments.out is not None:

@@ -116,8 +116,11 @@ def record(
         "max_foreign_load": max_foreign_load,
     }
     asked = {key: value for key, value in given.items() if value is not None}
-    plan = _resumed(resume, bool(asked)) if resume else _plan(config, folder, store, asked, {"baseline": name})
-    path = record_noise(replace(plan, baseline=name), listener=ConsoleListener())
+    if resume:
+        plan = replace(_resumed(resume, bool(asked)), baseline=name)
+    else:
+        plan = _plan(config, folder, store, asked, {"baseline": name})
+    path = record_noise(plan, listener=ConsoleListener())
     write(f"recorded {path}")
     return show(name, store=path.parent.parent)
 

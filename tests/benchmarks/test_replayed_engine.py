@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.replayed_tables import recorded_table
 from benchmarks.timing.replayed_engine import ReplayedEngine, create
 from lossguard.engines.base import EngineSpec
 from lossguard.errors import EngineError, UsageError
 from lossguard.records import Request, SamplingParams, ServedOutput
-from lossguard_mechanisms.replay.store import load_recording
 
 LATTICES = Path(__file__).parents[2] / "fixtures" / "lattices"
-TINY = {"shape": "tiny", "device": "cpu", "compiled": False, "recording": str(LATTICES / "dflash2.lattice.safetensors")}
+RECORDING = LATTICES / "dflash2.lattice.safetensors"
+TINY: dict[str, Any] = {"shape": "tiny", "device": "cpu", "compiled": False, "recording": str(RECORDING)}
 
 
 def engine(**options: object) -> ReplayedEngine:
@@ -33,10 +36,10 @@ def served(mode: str) -> list[ServedOutput]:
 def test_all_modes_serve_the_recording_in_fewer_steps() -> None:
     plain, chain, tree = served("plain"), served("chain"), served("tree")
     assert [reply.ids for reply in plain] == [reply.ids for reply in chain] == [reply.ids for reply in tree]
-    recording = load_recording(LATTICES / "dflash2.lattice.safetensors")
-    replies = [recording.replies.reply(row).tolist() for row in range(recording.replies.num_requests)]
-    for reply in plain:
-        assert any(list(reply.ids[: len(one)]) == one[: len(reply.ids)] for one in replies)
+    cpu = torch.device("cpu")
+    recorded = recorded_table(RECORDING, batch=24, length=40, num_drafts=7, device=cpu).tokens.tolist()
+    assert all(list(reply.ids) in recorded for reply in plain)
+    assert len({reply.ids for reply in plain}) > 1
     steps = [sum(reply.telemetry["steps"][0] for reply in side) for side in (chain, tree)]
     assert steps[1] < steps[0] < 0.7 * sum(len(reply.ids) for reply in plain)
 
@@ -62,7 +65,9 @@ def test_a_request_that_does_not_fit_is_refused(wrong: Request) -> None:
         list(engine().serve([wrong]))
 
 
-@pytest.mark.parametrize("options", [{"mode": "star"}, {"shape": "huge"}, {"nodes": 0}, {"slots": 2}])
+@pytest.mark.parametrize(
+    "options", [{"mode": "star"}, {"shape": "huge"}, {"nodes": 0}, {"slots": 2}, {"recording": "none"}]
+)
 def test_a_wrong_option_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="LG0204"):
         engine(**options)

@@ -16,7 +16,7 @@ from torch import Tensor
 from lossguard_kernels.tree_attention import naive
 from lossguard_kernels.tree_attention.bench_setting import Setting
 from lossguard_kernels.tree_attention.operation import Plan, attend, plan_of
-from lossguard_kernels.tree_attention.tiles import Tiles
+from lossguard_kernels.tree_attention.tiles import Tiles, device_of
 from lossguard_kernels.w12_gemm.measuring import QUICK, microseconds
 
 _TOLERANCE = 1e-2
@@ -82,6 +82,8 @@ def _plans(setting: Setting, shipped: Plan) -> list[Plan]:
         others = tuple(replace(shipped.tiles, columns=columns, stages=stages) for columns, stages in _ONE_GROUP[:2])
     else:
         others = _WIDE_HEADS if dim > 128 else _NARROW_HEADS
+    room = device_of(setting.query.device).shared_bytes
+    others = tuple(tiles for tiles in others if tiles.shared_bytes(dim, setting.query.dtype.itemsize) <= room)
     operands = setting.query, setting.pools[0][0], setting.pages, setting.forest
     plans = [shipped, *(plan_of(*operands, tiles=tiles) for tiles in others)]
     most = -(-(setting.past + len(setting.parents[0])) // shipped.tiles.columns)

@@ -67,7 +67,7 @@ def plan_of(
     row_blocks = -(-num_rows // used.rows)
     num_tiles = -(-pages.table.shape[1] * page_size // used.columns)
     programs = forest.num_trees * key_heads * row_blocks
-    parts = num_splits or splits_for(programs, num_tiles, device.multiprocessors)
+    parts = num_splits or splits_for(programs, num_tiles, device.multiprocessors, is_alone=used.warps > 4)
     return Plan(tiles=used, row_blocks=row_blocks, parts=parts)
 
 

@@ -65,6 +65,8 @@ def _table_problem(pages: PageTable, forest: Forest, num_rows: int) -> str | Non
         return f"a table {list(pages.table.shape)} and {list(pages.past_lengths.shape)} lengths for {requests} requests"
     if not pages.table.is_contiguous() or {pages.table.dtype, pages.past_lengths.dtype} != {torch.int64}:
         return "the table and the lengths must be contiguous int64"
+    if not pages.table.shape[1]:
+        return "a table without pages, where even nodes alone need one"
     if forest.bits.shape != (num_rows,):
         return f"{num_rows} rows and {forest.bits.shape[0]} words of ancestors"
     return None

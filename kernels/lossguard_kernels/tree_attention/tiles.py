@@ -28,6 +28,7 @@ _LEAST_ROWS, _MOST_ROWS = 16, 64
 _COLUMNS_AND_STAGES = ((64, 2), (32, 2), (16, 2), (16, 1))
 _START, _PARTING = 2, 2  # in tiles: a program's begin, and its part of the outputs
 _MERGE, _MERGED_PART = 2, 0.15  # a second launch, and what each part adds to it
+_BESIDE = 0.6  # what a second program on a multiprocessor adds to the time of the first
 _MOST_PARTS = 64
 
 
@@ -55,7 +56,7 @@ class Tiles:
 
 @lru_cache
 def device_of(device: torch.device) -> Device:
-    """What ``device`` offers; a CPU, on which the interpreter runs, is taken for the smallest one."""
+    """What ``device`` offers; a CPU, on which the interpreter runs, is taken for one with little shared memory."""
     if device.type != "cuda":
         return Device()
     found = torch.cuda.get_device_properties(device)
@@ -64,7 +65,7 @@ def device_of(device: torch.device) -> Device:
 
 
 def tiles_for(dim: int, num_rows: int, itemsize: int, shared_bytes: int = PORTABLE_SHARED_BYTES) -> Tiles:
-    """The largest tile that fits: ``num_rows`` are nodes times queries per key head, ``dim`` a power of two.
+    """A tile that fits, as large as pays: ``num_rows`` are nodes times queries per key head, ``dim`` a power of two.
 
     Four-byte types take what the smallest devices have: their products need more beside the operands.
     """
@@ -94,14 +95,15 @@ def _padded(num_rows: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def splits_for(programs: int, num_tiles: int, multiprocessors: int) -> int:
+def splits_for(programs: int, num_tiles: int, multiprocessors: int, *, is_alone: bool) -> int:
     """Parts of ``num_tiles`` tiles, so that ``programs`` times parts are done soonest.
 
-    Programs that share a multiprocessor are counted one after the other: they share what it reads and multiplies too.
+    ``is_alone``: a program fills a multiprocessor. Otherwise a second one beside it hides some of what both wait for.
     """
 
     def tiles_of(parts: int) -> float:
         waves, each = -(-programs * parts // multiprocessors), -(-num_tiles // parts) + _START
-        return waves * each if parts == 1 else waves * (each + _PARTING) + _MERGE + _MERGED_PART * parts
+        turns = waves if is_alone else waves % 2 + (1 + _BESIDE) * (waves // 2)
+        return turns * each if parts == 1 else turns * (each + _PARTING) + _MERGE + _MERGED_PART * parts
 
     return min(range(1, max(1, min(_MOST_PARTS, num_tiles)) + 1), key=tiles_of)

@@ -42,7 +42,7 @@ class Work:
 
 
 def verify_sizes(work: Work) -> LaunchSizes:
-    """Of a verification: as many columns as leave every multiprocessor a program, so that rows are read once.
+    """Of a verification: as many columns as leave every multiprocessor two programs, so that rows are read once.
 
     Wide tiles would spill with more columns. With 8 warps Triton 3.6 and 3.7 lay products in a chain over 128 rows, of
     which 64 are there: wrong sums, and accesses past the operand.

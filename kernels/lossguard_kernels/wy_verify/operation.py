@@ -74,16 +74,17 @@ def _launch_verify(  # noqa: PLR0913
     heads, key_dim, value_dim = states.shape[1:]
     work = Work(tile=forest.tile, programs=forest.num_trees * heads, key_dim=key_dim, value_dim=value_dim)
     used = sizes or verify_sizes(work)
+    rows = replace(rows, log_decay=rows.log_decay.contiguous(), beta=rows.beta.contiguous())
     is_related = forest.tile > ALONE_TILE
     relating = _relate(rows, forest, kept, relate_sizes(work)) if is_related else (kept.totals,) * 3  # or not read
     old, old_forest = (kept, forest) if pending is None else (pending.stash, pending.forest(slots))
     output = torch.empty_like(rows.value, memory_format=torch.contiguous_format)
     verify_kernel[(forest.num_trees, heads, value_dim // used.block)](
-        rows.query, rows.key, rows.value, rows.log_decay.contiguous(), rows.beta.contiguous(), forest.firsts,
+        rows.query, rows.key, rows.value, rows.log_decay, rows.beta, forest.firsts,
         forest.counts, forest.bits, states, slots, *relating, output, kept.keys, kept.units, kept.updates, kept.totals,
         old_forest.firsts, old_forest.counts, old.keys, old.units, old.updates, old.totals, rows.query.stride(0),
         rows.key.stride(0), rows.value.stride(0), key_dim**-0.5, TILE=forest.tile, HEADS=heads,
-        GROUPS=heads // rows.key.shape[1], KEY=key_dim, PADDED=1 << (key_dim - 1).bit_length(), PART=used.part,
+        GROUPS=heads // rows.key.shape[1], KEY=key_dim, PADDED=_padded(key_dim), PART=used.part,
         VALUE=value_dim, BLOCK=used.block, PENDING=0 if pending is None else pending.capacity, EPSILON=NORM_EPSILON,
         IS_RELATED=is_related, WIDE=_is_wide(rows.key), CAST=INTERPRETED, num_warps=used.warps,
         num_stages=used.stages,
@@ -102,10 +103,10 @@ def _relate(rows: DeltaRows, forest: Forest, kept: Stash, used: RelateSizes) -> 
     )
     factors = weights.new_empty((3, forest.num_trees, heads, tile))
     relate_kernel[(forest.num_trees, heads)](
-        rows.query, rows.key, rows.log_decay.contiguous(), rows.beta.contiguous(), forest.firsts, forest.counts,
+        rows.query, rows.key, rows.log_decay, rows.beta, forest.firsts, forest.counts,
         forest.bits, kept.keys, kept.units, kept.totals, inverses, weights, factors, rows.query.stride(0),
         rows.key.stride(0), key_dim**-0.5, TILE=tile, HEADS=heads, GROUPS=heads // key_heads, KEY=key_dim,
-        PADDED=1 << (key_dim - 1).bit_length(), PART=used.part, EPSILON=NORM_EPSILON, WIDE=_is_wide(rows.key),
+        PADDED=_padded(key_dim), PART=used.part, EPSILON=NORM_EPSILON, WIDE=_is_wide(rows.key),
         CAST=INTERPRETED, num_warps=used.warps, num_stages=1,
     )  # fmt: skip
     return inverses, weights, factors
@@ -146,7 +147,7 @@ def defer(stash: Stash, forest: Forest, last: Tensor, pending: Pending, slots: T
     defer_kernel[(layers * forest.num_trees, forest.most_nodes)](
         stash.keys, stash.units, stash.updates, stash.totals, forest.firsts, forest.bits, last, chains.firsts,
         chains.counts, old.keys, old.units, old.updates, old.totals, forest.num_trees, num_rows, old.keys.shape[1],
-        TILE=forest.tile, HEADS=heads, TOTALS=1 << (heads - 1).bit_length(), GROUPS=heads // key_heads, KEY=key_dim,
+        TILE=forest.tile, HEADS=heads, TOTALS=_padded(heads), GROUPS=heads // key_heads, KEY=key_dim,
         VALUE=value_dim, CHUNK=_CHUNK,
     )  # fmt: skip
     pending.counts.index_add_(0, slots, path_lengths(forest, last))
@@ -178,6 +179,10 @@ def _shape_of(rows: DeltaRows) -> StashShape:
         value_dim=value_dim,
         dtype=rows.key.dtype,
     )
+
+
+def _padded(size: int) -> int:
+    return 1 << (size - 1).bit_length()
 
 
 def _is_wide(key: Tensor) -> bool:

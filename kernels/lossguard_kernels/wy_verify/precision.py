@@ -2,7 +2,8 @@
 """Products whose results are those of float32, on tensor cores.
 
 bfloat16 operands are exact as they are. A float32 operand is cut into three bfloat16 parts, which hold all its 24 bits,
-so that its products with bfloat16 are exact too and only sums round. Two float32 operands take three products of tf32.
+so that its products with bfloat16 are exact too and only sums round; or into two of tf32, 22 bits, where that is
+enough. Two float32 operands take three products of tf32.
 Tensor cores round their sums towards zero, so that what lives on for many rounds is added outside (``commit_kernel``).
 
 A branch on a constant ends in ``else``: some versions of Triton compile what stands behind a ``return`` too.

@@ -47,7 +47,7 @@ def relate_kernel(  # noqa: PLR0913
     rate = tl.load(beta + rows * HEADS + head, mask=is_node, other=0.0).to(tl.float32)
     seen = tl.load(bits + rows, mask=is_node, other=0)
     system, mixing, total, grown = relations(same, attention, unit, query_unit, rate, fade, seen, TILE)
-    place, num = (request * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
+    place, num = (request.to(tl.int64) * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
     square = place[:, None] * TILE + nodes[None, :]
     tl.store(weights + square, mixing)
     tl.store(factors + place, rate)

@@ -92,7 +92,7 @@ def verify_kernel(  # noqa: PLR0913
             GROUPS, KEY, PART, VALUE, PENDING, WIDE, CAST,
         )  # fmt: skip
     if IS_RELATED:
-        place, num = (request * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
+        place, num = (request.to(tl.int64) * HEADS + head) * TILE + nodes, tl.num_programs(0) * HEADS * TILE
         square = place[:, None] * TILE + nodes[None, :]
         solving, mixing = tl.load(inverses + square), tl.load(weights + square)
         of_values, of_recalled = tl.load(factors + place), tl.load(factors + num + place)

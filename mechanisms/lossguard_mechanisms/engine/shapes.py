@@ -71,18 +71,22 @@ _DRAFTER_WIDTHS = {"qwen3-8b": 12_288, "qwen3.5-4b": 9728, "tiny": 96}
 
 
 def drafter_shape(shape: str, *, num_depths: int) -> DrafterConfig:
-    """DFlash2 as released for such targets: five layers, 32 over 8 heads of 128, a selector of rank 256."""
+    """DFlash2 as released for such targets: five layers, 32 over 8 heads of 128, a selector of rank 256.
+
+    For ``tiny`` everything is small.
+    """
+    is_tiny = shape == "tiny"
     return DrafterConfig(
         name="dflash2",
         num_depths=num_depths,
         feature_layers=_FEATURES[shape],
         num_layers=5,
         intermediate_size=_DRAFTER_WIDTHS[shape],
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
+        num_attention_heads=4 if is_tiny else 32,
+        num_key_value_heads=2 if is_tiny else 8,
+        head_dim=32 if is_tiny else 128,
         mask_token_id=TARGETS[shape].vocab_size - 1,
-        rank=256,
+        rank=32 if is_tiny else 256,
         conv_groups=16,
     )
 

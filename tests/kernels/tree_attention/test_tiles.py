@@ -37,12 +37,19 @@ def test_four_byte_types_take_small_tiles_everywhere() -> None:
 
 
 def test_parts_fill_the_device_in_whole_waves() -> None:
-    assert splits_for(4, 257, 132) == 33
-    assert splits_for(96, 258, 132) == 4  # 2.9 waves; one part would be 0.7 of a wave
-    assert splits_for(128, 257, 132) == 1
-    assert splits_for(1056, 512, 132) == 1
+    assert splits_for(4, 257, 132, is_alone=True) == 33
+    assert splits_for(96, 258, 132, is_alone=True) == 4  # 2.9 waves; one part would be 0.7 of a wave
+    assert splits_for(128, 257, 132, is_alone=True) == 1
+    assert splits_for(1056, 512, 132, is_alone=True) == 1
+
+
+def test_parts_are_those_that_were_fastest() -> None:
+    """Heads of 128 channels on an H200, two programs a multiprocessor (docs/tree-kernels.md)."""
+    assert splits_for(32, 129, 132, is_alone=False) == 8  # 36 us, with 4 parts 46
+    assert splits_for(64, 17, 132, is_alone=False) == 2  # 22 us, with 4 parts 30
+    assert splits_for(256, 17, 132, is_alone=False) == 1  # 28 us, with 2 parts 54
 
 
 def test_parts_are_no_more_than_tiles() -> None:
-    assert splits_for(4, 1, 132) == 1
-    assert splits_for(4, 12, 132) <= 12
+    assert splits_for(4, 1, 132, is_alone=False) == 1
+    assert splits_for(4, 12, 132, is_alone=True) <= 12

@@ -118,17 +118,18 @@ def test_bfloat16_rounds_outputs_only() -> None:
     assert outputs <= 2**-7, "the interpreter cuts where a device rounds"
 
 
-def test_all_layers_at_once_and_deferred_rows() -> None:
+@pytest.mark.parametrize("nodes", [9, 20, 40])
+def test_all_layers_at_once_and_deferred_rows(nodes: int) -> None:
     """Three rounds: committed at once, and deferred and folded after the third, give the reference's state."""
-    sizes, layers, parents = Sizes(), 2, [parents_of("random", 9, 4), parents_of("deep", 6, 5)]
+    sizes, layers, parents = Sizes(), 2, [parents_of("random", nodes, 4), parents_of("deep", 6, 5)]
     forest, slots = forest_of(parents), torch.tensor([2, 0])
     now = torch.stack([random_states(3, sizes) for _ in range(layers)])
     late, truth = now.clone(), now.double()
-    rows = [delta_rows(15, sizes, seed=9 + step) for step in range(3 * layers)]
-    pending = empty_pending(shape_of(rows[0], layers), 3, 32, "cpu")
+    rows = [delta_rows(nodes + 6, sizes, seed=9 + step) for step in range(3 * layers)]
+    pending = empty_pending(shape_of(rows[0], layers), 3, 64, "cpu")
     for step in range(3):
         stash, later = (empty_stash(shape_of(rows[0], layers), "cpu") for _ in range(2))
-        last, most = torch.tensor([8, 5 - step]), int(pending.counts.max()) + 9
+        last, most = torch.tensor([nodes - 1, 5 - step]), int(pending.counts.max()) + nodes
         for layer in range(layers):
             own = rows[layers * step + layer]
             expected, after = reference(own, parents, truth[layer, slots])
@@ -149,15 +150,19 @@ def test_all_layers_at_once_and_deferred_rows() -> None:
     assert pending.counts.tolist() == [0, 0, 0]
 
 
-def test_both_backends_agree() -> None:
-    sizes, parents = Sizes(key_heads=2, heads=4), [parents_of("binary", 18), [], parents_of("roots", 5)]
-    rows, forest, states = delta_rows(23, sizes), forest_of(parents), random_states(3, sizes)
+@pytest.mark.parametrize("nodes", [16, 18, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_both_backends_agree(nodes: int, dtype: torch.dtype) -> None:
+    sizes, parents = Sizes(key_heads=2, heads=4), [parents_of("binary", nodes), [], parents_of("roots", 5)]
+    rows, forest = as_dtype(delta_rows(nodes + 5, sizes), dtype), forest_of(parents)
+    states = random_states(3, sizes)
     slots = torch.tensor([1, 2, 0])
     ours, kept = verify(rows, forest, states, slots)
     theirs, same = verify(rows, forest, states, slots, backend="torch")
     for name in ("keys", "units", "updates", "totals"):
         torch.testing.assert_close(getattr(kept, name), getattr(same, name), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    rounding = 1e-5 if dtype == torch.float32 else 2**-10
+    torch.testing.assert_close(ours, theirs, rtol=rounding, atol=rounding / 10)
 
 
 def test_lengths_of_paths() -> None:
