@@ -110,6 +110,8 @@ def measure(setting: Setting, batch: int, rate: float, arguments: argparse.Names
     return {
         "shape": setting.shape,
         "batch": batch,
+        "nodes": 0 if setting.tree is None else setting.tree.policy.num_nodes - 1,
+        "temperature": setting.temperature,
         "plain_step_ms": round(plain_ms, 3),
         "floor_ms": round(floor_ms, 3),
         "floor_share": round(floor_ms / plain_ms, 3),
@@ -163,6 +165,7 @@ def _choice(shape: str, arguments: argparse.Namespace) -> Choice:
         policy=arguments.policy,
         num_nodes=arguments.nodes,
         is_compiled=arguments.compiled,
+        temperature=arguments.temperature,
     )
 
 
@@ -222,6 +225,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--drafts", type=int, default=7)
     parser.add_argument("--policy", default=CHAIN, choices=POLICIES, help="trees to time beside the chain")
     parser.add_argument("--nodes", type=int, default=16, help="drafted tokens of a tree")
+    parser.add_argument("--temperature", type=float, default=0.0, help="over 0 every step draws its tokens")
     parser.add_argument("--acceptance", type=float, default=0.8)
     parser.add_argument("--recording", type=Path, default=None)
     parser.add_argument("--rounds", type=int, default=5)

@@ -41,6 +41,8 @@ class Choice:
     policy: str = CHAIN
     num_nodes: int = 16  # drafted tokens of a tree
     is_compiled: bool = False
+    temperature: float = 0.0
+    """Over 0 every step draws, in graphs of their own; the recording is to be of the same temperature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Setting:
     tree: Speculation | None
     device: torch.device
     acceleration: Acceleration
+    temperature: float = 0.0
 
     @property
     def sides(self) -> dict[str, Speculation | None]:
@@ -70,7 +73,9 @@ class Setting:
             Request(
                 id=name,
                 prompt_ids=tuple(prompt),
-                sampling=SamplingParams(max_tokens=tokens or min(length, longest), ignore_eos=True),
+                sampling=SamplingParams(
+                    max_tokens=tokens or min(length, longest), ignore_eos=True, temperature=self.temperature
+                ),
                 set="bench",
                 cluster=name,
             )
@@ -98,7 +103,9 @@ class Setting:
         stage = ReplayedStage(self.target.config, memory, speculation, table)
         graphs = DecodeGraphs(self.model, memory, stage) if self.device.type == "cuda" else None
         if graphs is not None:
-            graphs.capture(batch)  # or a step in which a context crosses a tier would be timed with a capture
+            graphs.capture(
+                batch, is_sampled=self.temperature > 0.0
+            )  # or a step in which a context crosses a tier would be timed with a capture
         return EngineCore(self.model, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
 
 
@@ -116,6 +123,7 @@ def make_setting(choice: Choice, device: torch.device) -> Setting:
         tree=None if choice.policy == CHAIN else _tree_of(drafter, config, choice),
         device=device,
         acceleration=Acceleration(has_kernels=has_kernels, is_compiled=choice.is_compiled),
+        temperature=choice.temperature,
     )
 
 

@@ -78,6 +78,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         policy=arguments.policy,
         num_nodes=arguments.nodes,
         is_compiled=arguments.compiled,
+        temperature=arguments.temperature,
     )
     setting = make_setting(choice, device)
     table = recorded_table(
@@ -121,6 +122,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policy", default=BEST_FIRST, choices=TREES)
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--drafts", type=int, default=7)
+    parser.add_argument("--temperature", type=float, default=0.0, help="of the recording; over 0 every step draws")
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=8)

@@ -37,8 +37,8 @@ class DrafterConfig:
             raise _unsupported("; ".join(problems))
 
 
-def config_for(name: str, target: TargetConfig) -> DrafterConfig:
-    """The sizes that this repository trains and times: a block of 8, layers like the target's.
+def config_for(name: str, target: TargetConfig, *, num_depths: int = 7) -> DrafterConfig:
+    """The sizes that this repository trains and times: a block of 8 unless told, layers like the target's.
 
     For a target of 24 layers or more they are the released drafters': five layers, and features of five layers from the
     second to the third from the end (EAGLE-3: of three). Below that three layers, and features after the second layer,
@@ -49,7 +49,7 @@ def config_for(name: str, target: TargetConfig) -> DrafterConfig:
     num_block_layers = 5 if target.num_layers >= _MANY_LAYERS else 3
     return DrafterConfig(
         name=name,
-        num_depths=7,
+        num_depths=num_depths,
         feature_layers=_feature_layers(name, target.num_layers),
         num_layers=1 if name == "eagle3" else num_block_layers,
         intermediate_size=target.intermediate_size,

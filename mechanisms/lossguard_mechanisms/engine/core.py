@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lossguard.errors import UsageError
 from lossguard_mechanisms.engine.decoding import DecodedStep, DecodeInputs, DecodeStage, PreparedDecode
-from lossguard_mechanisms.engine.graphs import DecodeGraphs
+from lossguard_mechanisms.engine.graphs import DecodeGraphs, fits_graphs
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.mixings import CommittedMixing
 from lossguard_mechanisms.engine.model import ServedModel
@@ -85,7 +85,7 @@ class EngineCore:
     def step(self) -> list[Sequence]:
         """One pass of the target; returns the sequences that ended with it."""
         plan = self._scheduler.plan()
-        if self._graphs is not None and plan.decoding and not plan.chunks and all(map(_is_plain, plan.decoding)):
+        if self._graphs is not None and plan.decoding and not plan.chunks and all(map(fits_graphs, plan.decoding)):
             self._advance(plan.decoding, self._graphs.run(plan.decoding))
         elif plan.decoding or plan.chunks:
             self._run(plan, self._prepare_decode(plan.decoding), self._prepare_chunks(plan.chunks))
@@ -204,11 +204,6 @@ def _needs_rows(sequence: Sequence) -> bool:
     job = sequence.job
     sampling = job.request.sampling
     return not sampling.is_greedy or len(sequence.served) < sampling.min_tokens or job.processing is not None
-
-
-def _is_plain(sequence: Sequence) -> bool:
-    """Greedy, without anything that graphs do not do."""
-    return not _needs_rows(sequence) and not sequence.job.request.sampling.logprobs
 
 
 def _too_long(job: Job, memory: Memory) -> UsageError:

@@ -35,6 +35,14 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """What a captured step needs to sample; rows of one sequence differ in their positions alone."""
+
+    keys: Tensor  # [B] int64, of the requests
+    temperatures: Tensor  # [B] float64, 0 for greedy ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeInputs:
     """B sequences, each with an anchor: a token that was chosen and is not in the state yet."""
 
@@ -44,6 +52,8 @@ class DecodeInputs:
     block_table: Tensor  # [B, pages] int64, ends filled with the spare page
     longest_context: int
     """At least past length + nodes of every sequence."""
+    draws: Draws | None = None
+    """None: all are greedy, or the host samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

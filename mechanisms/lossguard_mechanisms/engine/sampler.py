@@ -50,7 +50,7 @@ def best_ids(logits: Tensor) -> Tensor:
     On a CPU torch finds the best of low-precision rows element by element; here the best stretch comes first, then its
     best element, which leaves the first of equal ones first.
     """
-    stretch = next((size for size in _STRETCHES if logits.shape[1] % size == 0), 1)
+    stretch = _stretch(logits.shape[1])
     if logits.is_cuda or stretch == 1:
         return logits.argmax(dim=-1)
     stretches = logits.unflatten(1, (-1, stretch))
@@ -74,18 +74,58 @@ def filtered_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> 
     return scaled.masked_fill(scaled < cut, -torch.inf).softmax(-1)
 
 
+def drawn_ids(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """The draw [N] of each row of ``probabilities`` [N, V] (float32, of any sum over 0) by a number in (0, 1) [N] float64.
+
+    The stretch of the vocabulary in which the cumulative probability passes the number comes first, then the token in
+    it: one pass over all probabilities and sums in float64 over few of them, without asking the device for anything.
+    """
+    stretch = _stretch(probabilities.shape[1])
+    parts = probabilities.unflatten(1, (-1, stretch))
+    ends = parts.sum(-1, dtype=torch.float64).cumsum(-1)
+    wanted = numbers[:, None] * ends[:, -1:]
+    at = _first_above(ends, wanted)
+    before = torch.where(at > 0, ends.gather(1, (at - 1).clamp(min=0)), 0.0)
+    inside = parts.gather(1, at[..., None].expand(-1, -1, stretch))[:, 0].cumsum(-1, dtype=torch.float64)
+    ids: Tensor = (at * stretch + _first_above(inside, wanted - before))[:, 0]
+    return ids
+
+
+def chosen_ids(logits: Tensor, temperatures: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """``choose`` for rows without filters, bans or processors, of which all is on the device: [N] of ``logits`` [N, V].
+
+    ``temperatures`` [N] float32, 0 for greedy rows; ``keys`` and ``positions`` [N] int64.
+    """
+    is_greedy = temperatures == 0.0
+    scaled = logits.float() / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    drawn = drawn_ids(scaled.softmax(-1), uniforms(keys, positions))
+    return torch.where(is_greedy, best_ids(logits), drawn)
+
+
 def log_probabilities(logits: Tensor) -> Tensor:
     """Log-probabilities [N, V] in float32, before temperature and filters: what replies report."""
     return logits.float().log_softmax(-1)
 
 
+def _stretch(vocab_size: int) -> int:
+    """Into stretches of so many tokens a vocabulary is divided; 1 where none of the sizes divides it."""
+    return next((size for size in _STRETCHES if vocab_size % size == 0), 1)
+
+
+def _first_above(sums: Tensor, wanted: Tensor) -> Tensor:
+    """[N, 1] the first place where growing ``sums`` [N, M] exceed ``wanted`` [N, 1]: one where they grow, always.
+
+    Rounding may lift ``wanted`` to the last sum, behind which no token is possible.
+    """
+    below = torch.minimum(wanted, sums[:, -1:] * (1.0 - torch.finfo(torch.float64).eps))
+    return torch.searchsorted(sums, below, right=True).clamp(max=sums.shape[1] - 1)
+
+
 def _draw(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:
     probabilities = filtered_probabilities(logits, [row.params for row in rows])
-    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     keys = torch.tensor([row.key for row in rows], device=logits.device)
     positions = torch.tensor([row.position for row in rows], device=logits.device)
-    wanted = uniforms(keys, positions)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    return drawn_ids(probabilities, uniforms(keys, positions))
 
 
 def _without_banned(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:

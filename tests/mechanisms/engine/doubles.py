@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from lossguard_mechanisms.drafters.base import DrafterState
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.engine.core import EngineCore
 from lossguard_mechanisms.engine.counter_random import request_key
-from lossguard_mechanisms.engine.decoding import DecodeStage, Speculation
+from lossguard_mechanisms.engine.decoding import DecodedStep, DecodeInputs, DecodeStage, Speculation
+from lossguard_mechanisms.engine.graphs import DecodeGraphs, decoded
 from lossguard_mechanisms.engine.loading import StageMaker
 from lossguard_mechanisms.engine.memory import Memory, MemorySizes
 from lossguard_mechanisms.engine.sequence import Job
+from lossguard_mechanisms.engine.sequence import Sequence as EngineSequence
 from lossguard_mechanisms.engine.speculation import ChainPolicy, SampleAndMatch
 from lossguard_mechanisms.targets.decoder import Target
 from lossguard_mechanisms.targets.rows import Rows
@@ -49,8 +52,9 @@ def core_of(
     chunk: int = 16,
     speculation: Speculation | None = None,
     make_stage: StageMaker = DecodeStage,
+    has_graphs: bool = False,
 ) -> EngineCore:
-    """A small core over a target in its own dtype."""
+    """A small core over a target in its own dtype. Graphs need an accelerator, or ``EagerGraph`` in their place."""
     surplus = 1 if speculation is None else speculation.policy.num_nodes
     sizes = MemorySizes(
         num_slots=slots,
@@ -63,7 +67,25 @@ def core_of(
     )
     memory = Memory(target.config, sizes, drafter=None if speculation is None else speculation.drafter)
     stage = make_stage(target.config, memory, speculation)
-    return EngineCore(target, memory, prefill_chunk=chunk, stage=stage)
+    graphs = DecodeGraphs(target, memory, stage) if has_graphs else None
+    return EngineCore(target, memory, prefill_chunk=chunk, stage=stage, graphs=graphs)
+
+
+class EagerGraph:
+    """Instead of a captured graph: the same inputs and the same step, run anew each time."""
+
+    num_replays = 0
+
+    def __init__(self, numbers: Any, decode: Callable[[DecodeInputs], Tensor], pool: object) -> None:
+        del pool
+        self._numbers, self._decode = numbers, decode
+
+    def load(self, sequences: Sequence[EngineSequence]) -> None:
+        self._numbers.write(sequences)
+
+    def replay(self, num_sequences: int) -> DecodedStep:
+        type(self).num_replays += 1
+        return decoded(self._decode(self._numbers.inputs)[:num_sequences])
 
 
 def serve(core: EngineCore, requests: Sequence[Request]) -> dict[str, tuple[int, ...]]:

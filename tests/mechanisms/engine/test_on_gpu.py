@@ -139,6 +139,24 @@ def test_fast_paths_serve_what_the_plain_path_serves(slots: int) -> None:
         assert share > LEAST_AGREEMENT, name
 
 
+@pytest.mark.parametrize("slots", [1, 8])
+def test_sampled_requests_in_graphs_get_what_the_host_draws(slots: int) -> None:
+    target = target_on_gpu()
+    prompts = random_prompts(2 * slots + 2, seed=1, vocab_size=512)
+    requests = [
+        request(f"r{at}", prompt, 40, temperature=(0.7, 0.0, 1.0)[at % 3], seed=17) for at, prompt in enumerate(prompts)
+    ]
+    fast = Acceleration(has_kernels=True)
+    for name, policy in (("plain", None), ("best-first", BestFirstPolicy(16, on_edges=True, num_depths=7))):
+        host, graphs = (
+            replies(core_on_gpu(target, slots=slots, acceleration=fast, has_graphs=has_graphs, policy=policy), requests)
+            for has_graphs in (False, True)
+        )
+        share = sum(own == other for own, other in zip(host, graphs, strict=True)) / len(host)
+        print(f"slots {slots}, sampled, {name}: {share:.3f} of the replies are those without graphs")  # noqa: T201
+        assert share > LEAST_AGREEMENT, name
+
+
 @pytest.mark.parametrize("slots", [1, 8, 32])
 def test_w12_weights_serve_what_dense_ones_serve(slots: int) -> None:
     """Products by the fused kernel, with and without compiled pieces around them, in CUDA graphs."""

@@ -10,7 +10,7 @@ from scipy import stats
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lossguard.records import SamplingParams
-from lossguard_mechanisms.engine.sampler import RowSampling, choose, filtered_probabilities
+from lossguard_mechanisms.engine.sampler import RowSampling, choose, chosen_ids, drawn_ids, filtered_probabilities
 
 SETTINGS = [
     SamplingParams(max_tokens=1, temperature=0.7),
@@ -70,6 +70,38 @@ def test_greedy_rows_take_the_best_beside_sampled_ones() -> None:
     mixed = choose(logits, [greedy, sampled, greedy])
     assert mixed[[0, 2]].tolist() == logits.argmax(-1)[[0, 2]].tolist()
     assert mixed[1:2].tolist() == choose(logits[1:2], [sampled]).tolist()
+
+
+@pytest.mark.parametrize("vocab_size", [31, 96, 640])
+def test_a_draw_is_the_first_token_at_which_the_sum_exceeds_the_number(vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    probabilities = torch.randn(2000, vocab_size, generator=generator).mul(3).softmax(-1)
+    probabilities[torch.rand(probabilities.shape, generator=generator) < 0.5] = 0.0
+    numbers = torch.rand(2000, dtype=torch.float64, generator=generator)
+    sums = probabilities.double().cumsum(-1)
+    wanted = numbers[:, None] * sums[:, -1:]
+    assert drawn_ids(probabilities, numbers).tolist() == (sums > wanted).long().argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("number", [2.0**-54, 0.5, 1.0 - 2.0**-53])
+@pytest.mark.parametrize("vocab_size", [7, 64, 128])
+def test_no_number_draws_what_is_impossible(number: float, vocab_size: int) -> None:
+    for token in range(vocab_size):
+        one = torch.zeros(1, vocab_size)
+        one[0, token] = 0.3
+        assert drawn_ids(one, torch.tensor([number], dtype=torch.float64)).tolist() == [token]
+
+
+def test_rows_on_the_device_choose_what_the_host_has_them_choose() -> None:
+    logits = _logits(90, vocab_size=96).bfloat16()
+    temperatures = [0.0, 0.7, 1.3] * 30
+    rows = [
+        RowSampling(params=SamplingParams(max_tokens=1, temperature=value), key=(1 << 62) + at % 4, position=at)
+        for at, value in enumerate(temperatures)
+    ]
+    keys, positions = torch.tensor([row.key for row in rows]), torch.arange(90)
+    found = chosen_ids(logits, torch.tensor(temperatures), keys, positions)
+    assert found.tolist() == choose(logits, rows).tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
