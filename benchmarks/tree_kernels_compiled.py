@@ -1,7 +1,7 @@
 """What the kernels over trees need of a device, compiled without one: ``python -m benchmarks.tree_kernels_compiled``.
 
-Every launch that ``wy_verify`` and ``tree_attention`` make for the shapes of Qwen3.5-27B is compiled for sm_90 (or
-``--architecture``) and assembled by the ptxas that comes with Triton, which says registers, spills and shared memory.
+Every launch of ``wy_verify``, ``tree_attention`` and ``best_first`` for the shapes of Qwen3.5-27B is compiled for sm_90
+(or ``--architecture``) and assembled by the ptxas that comes with Triton: registers, spills, shared memory.
 Exit code 1 if anything spills, needs more shared memory than ``--shared-kib``, or has a product that is laid over more
 rows than there are.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from lossguard_kernels.best_first import operation as best_first
 from lossguard_kernels.forests.forest import Forest, forest_of_batch
 from lossguard_kernels.tree_attention import operation as attention
 from lossguard_kernels.tree_attention.pages import PageTable
@@ -107,6 +108,13 @@ def attention_launches(requests: int, nodes: int, dim: int, splits: int, shared_
     attention.compact(pools[0], pools[1], pages, forest, slots)
 
 
+def growth_launches(requests: int, drafts: int) -> None:
+    """A best-first tree of 7 depths of 16 candidates for each request."""
+    first, steps = torch.empty(requests, 16), torch.empty(requests, 6, 16, 16)
+    ids, anchors = torch.empty(requests, 7, 16, dtype=torch.int64), torch.empty(requests, dtype=torch.int64)
+    best_first.grow(first, steps, ids, anchors, drafts)
+
+
 def cases(shared_bytes: int) -> Iterator[tuple[str, Callable[[], None]]]:
     """Every launch that is looked at, by name; attention's with the tiles for ``shared_bytes``."""
     for requests, nodes in ((32, 16), (32, 32), (32, 64), (1, 16), (1, 32), (1, 64)):
@@ -115,6 +123,8 @@ def cases(shared_bytes: int) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "delta, 32 x 16, deferred 64", lambda: delta_launches(32, 16, 64)
     yield "delta, 32 x 32, deferred 64", lambda: delta_launches(32, 32, 64)
     yield "convolution, 32 x 16", lambda: convolution_launches(32, 16)
+    for drafts in (15, 31, 63):
+        yield f"growth, {drafts} drafts", lambda drafts=drafts: growth_launches(1, drafts)  # type: ignore[misc]
     for dim in (64, 128, 256):
         for nodes, splits in ((1, 1), (10, 1), (16, 1), (16, 8), (64, 1)):
             name = f"attention {dim}, {nodes} nodes, {splits} splits"

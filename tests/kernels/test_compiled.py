@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
         (90, "delta, 32 x 16 nodes", ("verify_kernel", "commit_kernel"), 99),
         (90, "delta, 32 x 32", ("relate_kernel", "verify_kernel", "commit_kernel", "defer_kernel"), 99),
         (90, "delta, 32 x 64 nodes", ("relate_kernel", "verify_kernel", "commit_kernel"), 99),
+        (90, "growth", ("grow_kernel",), 99),
         (90, "attention 256, 16 nodes, 8 splits", ("attend_kernel", "merge_kernel", "compact_kernel"), 99),
         (90, "attention 256, 64 nodes, 1 splits", ("attend_kernel",), 227),
         (120, "attention 256, 64 nodes, 1 splits", ("attend_kernel",), 99),

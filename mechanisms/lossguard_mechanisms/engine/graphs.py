@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: one per batch tier and context tier, each holding draft, pass, acceptance and commit.
 
 A graph replays fixed kernels on fixed memory: the host writes anchors, slots, lengths and block tables into tensors of
-its own and reads the tokens back. Rows of padding go to the spare slot and the spare page. A step of greedy sequences
-alone has graphs of its own; one with a sampled request sends keys and temperatures too, and every row draws. A step with
+its own and reads the tokens back. Rows of padding go to the spare slot and the spare page. Steps of greedy sequences
+alone have their graphs; with a sampled request keys and temperatures are sent too, and every row draws. A step with
 filters (top-k, top-p, min-p), bans, processors, log-probabilities or prompt tokens runs without graphs.
 """
 
@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lossguard_mechanisms.engine.counter_random import uniforms
 from lossguard_mechanisms.engine.decoding import DecodedStep, DecodeInputs, DecodeStage, Draws, PreparedDecode
 from lossguard_mechanisms.engine.memory import Memory
 from lossguard_mechanisms.engine.model import ServedModel
 from lossguard_mechanisms.engine.sampler import chosen_ids
 from lossguard_mechanisms.engine.sequence import Sequence
 from lossguard_mechanisms.trees.tree import has_refused
+
+Uniforms: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From keys [N] and positions [N] to numbers [N]: ``counter_random.uniforms``."""
 
 SHORTEST_CONTEXT = 256
 NUM_WARM_UPS = 2
@@ -54,6 +58,9 @@ class DecodeGraphs:
         self._contexts = context_tiers(memory.sizes.capacity)
         self._captured: dict[tuple[int, int, bool], _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._uniforms: Uniforms = uniforms
+        if memory.sizes.acceleration.is_compiled:  # integers: the same numbers, in one kernel instead of 160
+            self._uniforms = torch.compile(uniforms, dynamic=True, fullgraph=True)
 
     def run(self, sequences: Several[Sequence]) -> DecodedStep:
         """One decode step of sequences that ``fits_graphs``; states are committed, tokens are not appended."""
@@ -83,7 +90,7 @@ class DecodeGraphs:
         prepared = self._stage.prepare(inputs)
         ids, positions = prepared.tree.tokens.flatten(), prepared.rows.positions
         output = self._model(ids, positions, prepared.mixing, capture=self._stage.capture)
-        chosen = choices(self._model.logits(output.hidden), prepared)
+        chosen = choices(self._model.logits(output.hidden), prepared, self._uniforms)
         path = self._stage.settle(prepared, chosen, output.features)
         refused = has_refused(prepared.tree, path)
         return torch.cat((path.emitted, path.num_nodes[:, None], refused[:, None].long()), dim=1)
@@ -97,15 +104,18 @@ def fits_graphs(sequence: Sequence) -> bool:
     return not (has_filters or is_banned or sampling.logprobs or job.processing is not None)
 
 
-def choices(logits: Tensor, prepared: PreparedDecode) -> Tensor:
-    """[B, N] the target's token after each node, from ``logits`` [B * N, V]: greedy, or by the draws of the inputs."""
+def choices(logits: Tensor, prepared: PreparedDecode, numbers: Uniforms) -> Tensor:
+    """[B, N] the target's token after each node, from ``logits`` [B * N, V]: greedy, or by the draws of the inputs.
+
+    ``numbers`` is ``counter_random.uniforms``, compiled or not.
+    """
     inputs, tree = prepared.inputs, prepared.tree
     draws = inputs.draws
     if draws is None:
         return logits.argmax(dim=-1).view(inputs.anchors.shape[0], -1)
     positions = (tree.positions(inputs.past_lengths) + 1).flatten()
     temperatures, keys = (part.repeat_interleave(tree.num_nodes) for part in (draws.temperatures.float(), draws.keys))
-    return chosen_ids(logits, temperatures, keys, positions).view(inputs.anchors.shape[0], -1)
+    return chosen_ids(logits, temperatures, numbers(keys, positions)).view(inputs.anchors.shape[0], -1)
 
 
 class _Numbers:

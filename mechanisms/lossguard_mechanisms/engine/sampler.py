@@ -75,7 +75,7 @@ def filtered_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> 
 
 
 def drawn_ids(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """The draw [N] of each row of ``probabilities`` [N, V] (float32, of any sum over 0) by a number in (0, 1) [N] float64.
+    """The draw [N] of each row of ``probabilities`` [N, V] (float32) by ``numbers`` [N] (float64, in (0, 1)).
 
     The stretch of the vocabulary in which the cumulative probability passes the number comes first, then the token in
     it: one pass over all probabilities and sums in float64 over few of them, without asking the device for anything.
@@ -91,15 +91,14 @@ def drawn_ids(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return ids
 
 
-def chosen_ids(logits: Tensor, temperatures: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+def chosen_ids(logits: Tensor, temperatures: Tensor, numbers: Tensor) -> Tensor:
     """``choose`` for rows without filters, bans or processors, of which all is on the device: [N] of ``logits`` [N, V].
 
-    ``temperatures`` [N] float32, 0 for greedy rows; ``keys`` and ``positions`` [N] int64.
+    ``temperatures`` [N] float32, 0 for greedy rows; ``numbers`` [N] float64, those of ``counter_random.uniforms``.
     """
     is_greedy = temperatures == 0.0
     scaled = logits.float() / torch.where(is_greedy, 1.0, temperatures)[:, None]
-    drawn = drawn_ids(scaled.softmax(-1), uniforms(keys, positions))
-    return torch.where(is_greedy, best_ids(logits), drawn)
+    return torch.where(is_greedy, best_ids(logits), drawn_ids(scaled.softmax(-1), numbers))
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lossguard_kernels.best_first import operation as growth
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.trees.beam import Nodes, best_first, cut_depth, dynamic, require_capacity, step_scores
 from lossguard_mechanisms.trees.dynamic import WIDTH
@@ -30,18 +31,24 @@ class BestFirstPolicy:
     """The ``num_drafts`` most likely paths.
 
     By the candidates' own probabilities (DDTree), or with ``on_edges`` by those of each candidate given the one before
-    it (DFlash2, DSpark).
+    it (DFlash2, DSpark). ``has_kernel`` (None: wherever it runs) grows them in one launch; they are the same trees.
     """
 
-    def __init__(self, num_drafts: int, *, on_edges: bool, num_depths: int | None = None) -> None:
+    def __init__(
+        self, num_drafts: int, *, on_edges: bool, num_depths: int | None = None, has_kernel: bool | None = None
+    ) -> None:
         self.num_nodes = _with_anchor(num_drafts)
-        self._on_edges, self.num_depths = on_edges, num_depths
+        self._on_edges, self.num_depths, self._has_kernel = on_edges, num_depths, has_kernel
 
     def build(self, lattice: Lattice, anchors: Tensor) -> Tree:
         """Raises UsageError LG1901 (nodes), LG1903 (depth)."""
         seen = cut_depth(lattice, self.num_depths)
         first, steps = step_scores(seen, on_edges=self._on_edges)
-        return tree_of_nodes(seen, anchors, best_first(first, steps, self.num_nodes - 1))
+        num_drafts, has_kernel = self.num_nodes - 1, self._has_kernel
+        require_capacity(num_drafts, num_depths=seen.num_depths, num_candidates=first.shape[1])
+        if growth.runs_on(seen.ids) if has_kernel is None else has_kernel:
+            return _tree_of_growth(growth.grow(first, steps, seen.ids, anchors, num_drafts), seen.num_depths)
+        return tree_of_nodes(seen, anchors, best_first(first, steps, num_drafts))
 
 
 class DynamicPolicy:
@@ -97,6 +104,17 @@ def tree_of_nodes(lattice: Lattice, anchors: Tensor, nodes: Nodes) -> Tree:
     none = torch.full((batch, 1), -1, dtype=nodes.parents.dtype, device=anchors.device)
     parents = torch.cat((none, nodes.parents + 1), dim=1)
     return tree_of(tokens, parents, max_depth=lattice.num_depths)
+
+
+def _tree_of_growth(grown: growth.Growth, num_depths: int) -> Tree:
+    return Tree(
+        tokens=grown.tokens,
+        parents=grown.parents,
+        depths=grown.depths,
+        ancestors=grown.ancestors,
+        is_chain=False,
+        longest_path=min(grown.tokens.shape[1], num_depths + 1),
+    )
 
 
 def _with_anchor(num_drafts: int) -> int:

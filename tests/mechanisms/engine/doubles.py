@@ -44,7 +44,7 @@ def job_of(asked: Request) -> Job:
     )
 
 
-def core_of(
+def core_of(  # noqa: PLR0913
     target: Target,
     *,
     slots: int = 4,

@@ -1,4 +1,4 @@
-"""The steps that CUDA graphs hold, run without capture: greedy, sampled and mixed batches against the host's own choice."""
+"""The steps that CUDA graphs hold, without capture: greedy and sampled batches against the host's own choice."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_steps_that_graphs_do_not_do_run_without() -> None:
     prompt = random_prompts(1, seed=3)[0]
     asked = request("r", prompt, 6, temperature=0.9, seed=1)
     for change in ({"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.1}, {"logprobs": 2}, {"min_tokens": 6, "stop_ids": (5,)}):
-        other = replace(asked, sampling=replace(asked.sampling, **change))  # type: ignore[arg-type]
+        other = replace(asked, sampling=replace(asked.sampling, **change))
         core = core_of(target, pages=100, has_graphs=True)
         assert serve(core, [other]) == serve(core_of(target, pages=100), [other])
         assert Counted.num_replays == 0, change

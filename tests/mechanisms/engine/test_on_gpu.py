@@ -146,7 +146,7 @@ def test_sampled_requests_in_graphs_get_what_the_host_draws(slots: int) -> None:
     requests = [
         request(f"r{at}", prompt, 40, temperature=(0.7, 0.0, 1.0)[at % 3], seed=17) for at, prompt in enumerate(prompts)
     ]
-    fast = Acceleration(has_kernels=True)
+    fast = Acceleration(has_kernels=True, is_compiled=True)
     for name, policy in (("plain", None), ("best-first", BestFirstPolicy(16, on_edges=True, num_depths=7))):
         host, graphs = (
             replies(core_on_gpu(target, slots=slots, acceleration=fast, has_graphs=has_graphs, policy=policy), requests)

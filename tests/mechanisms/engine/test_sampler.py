@@ -10,6 +10,7 @@ from scipy import stats
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lossguard.records import SamplingParams
+from lossguard_mechanisms.engine.counter_random import uniforms
 from lossguard_mechanisms.engine.sampler import RowSampling, choose, chosen_ids, drawn_ids, filtered_probabilities
 
 SETTINGS = [
@@ -100,7 +101,7 @@ def test_rows_on_the_device_choose_what_the_host_has_them_choose() -> None:
         for at, value in enumerate(temperatures)
     ]
     keys, positions = torch.tensor([row.key for row in rows]), torch.arange(90)
-    found = chosen_ids(logits, torch.tensor(temperatures), keys, positions)
+    found = chosen_ids(logits, torch.tensor(temperatures), uniforms(keys, positions))
     assert found.tolist() == choose(logits, rows).tolist()
 
 

@@ -68,6 +68,24 @@ def test_best_first_on_the_device_is_numpys(
     assert_same(nodes, best_first_trees(first, steps, num_nodes))
 
 
+@pytest.mark.parametrize("on_edges", [False, True])
+@pytest.mark.parametrize(("num_drafts", "num_depths", "num_candidates"), [(15, 7, 16), (63, 7, 16), (9, 4, 3)])
+def test_the_kernel_grows_the_same_trees(
+    *, on_edges: bool, num_drafts: int, num_depths: int, num_candidates: int
+) -> None:
+    lattice, anchors = lattice_of(num_drafts, num_depths=num_depths, num_candidates=num_candidates), torch.arange(3)
+    if num_candidates == 3:  # with ties
+        assert lattice.edges is not None
+        lattice = replace(lattice, log_probs=lattice.log_probs.round(), edges=torch.zeros_like(lattice.edges))
+    kernel, without = (
+        BestFirstPolicy(num_drafts, on_edges=on_edges, has_kernel=has_kernel).build(lattice, anchors)
+        for has_kernel in (True, False)
+    )
+    assert kernel.longest_path == without.longest_path
+    for name in ("tokens", "parents", "depths", "ancestors"):
+        assert torch.equal(getattr(kernel, name), getattr(without, name)), name
+
+
 @given(
     seed=st.integers(0, 10**6), num_nodes=st.integers(1, 12), grid=st.sampled_from([None, 0.5]), width=st.integers(2, 4)
 )
