@@ -120,15 +120,16 @@ def make_setting(choice: Choice, device: torch.device) -> Setting:
         target=target,
         model=FusedTarget(target) if choice.is_compiled else target,
         chain=Speculation(drafter=drafter, policy=ChainPolicy(choice.num_drafts), acceptance=SampleAndMatch()),
-        tree=None if choice.policy == CHAIN else _tree_of(drafter, config, choice),
+        tree=None if choice.policy == CHAIN else _tree_of(drafter, config, choice, has_kernel=has_kernels),
         device=device,
         acceleration=Acceleration(has_kernels=has_kernels, is_compiled=choice.is_compiled),
         temperature=choice.temperature,
     )
 
 
-def _tree_of(drafter: AnyDrafter, config: TargetConfig, choice: Choice) -> Speculation:
+def _tree_of(drafter: AnyDrafter, config: TargetConfig, choice: Choice, *, has_kernel: bool) -> Speculation:
     candidates = min(TOP_K, config.vocab_size)
     sizes = LatticeSizes(drafter=drafter.name, num_depths=choice.num_drafts, num_candidates=candidates)
-    policy, _ = policy_for(TreeOrder(policy=choice.policy, num_nodes=choice.num_nodes), sizes)
+    order = TreeOrder(policy=choice.policy, num_nodes=choice.num_nodes)
+    policy, _ = policy_for(order, sizes, has_kernel=has_kernel)
     return Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())

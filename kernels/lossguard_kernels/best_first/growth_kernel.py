@@ -34,8 +34,8 @@ def _score(key):
 @triton.jit
 def grow_kernel(  # noqa: PLR0913
     first, steps, ids, anchors, tokens, parents, depths, ancestors, first_stride, first_rank, steps_stride, steps_depth,
-    steps_parent, steps_rank, ids_stride, ids_depth, ids_rank, DEPTHS: tl.constexpr, CANDIDATES: tl.constexpr,
-    WIDTH: tl.constexpr, DRAFTS: tl.constexpr, ROWS: tl.constexpr,
+    steps_parent, steps_rank, ids_stride, ids_depth, ids_rank, anchors_stride, DEPTHS: tl.constexpr,
+    CANDIDATES: tl.constexpr, WIDTH: tl.constexpr, DRAFTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Grid: sequences. ROWS is a power of two above DRAFTS, WIDTH one from CANDIDATES on."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -71,7 +71,7 @@ def grow_kernel(  # noqa: PLR0913
     tl.store(tokens + row + number, tl.load(found, mask=is_node, other=0), mask=is_node)
     tl.store(parents + row + number, parent_number.to(tl.int64), mask=is_node)
     tl.store(depths + row + number, depth.to(tl.int64), mask=is_node)
-    tl.store(tokens + row, tl.load(anchors + sequence))
+    tl.store(tokens + row, tl.load(anchors + sequence * anchors_stride))
     tl.store(parents + row, tl.full([], -1, tl.int64))
     tl.store(depths + row, tl.full([], 0, tl.int64))
     table = ancestors + row * (DRAFTS + 1)

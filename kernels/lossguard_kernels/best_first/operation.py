@@ -63,8 +63,8 @@ def grow_into(growth: Growth, first: Tensor, steps: Tensor, ids: Tensor, anchors
     batch, num_depths, num_candidates = ids.shape
     grow_kernel[(batch,)](
         first, steps, ids, anchors, growth.tokens, growth.parents, growth.depths, growth.ancestors.view(torch.int8),
-        *first.stride(), *steps.stride(), *ids.stride(), DEPTHS=num_depths, CANDIDATES=num_candidates, WIDTH=_WIDTH,
-        DRAFTS=num_drafts, ROWS=1 << num_drafts.bit_length(), num_warps=1,
+        *first.stride(), *steps.stride(), *ids.stride(), *anchors.stride(), DEPTHS=num_depths,
+        CANDIDATES=num_candidates, WIDTH=_WIDTH, DRAFTS=num_drafts, ROWS=1 << num_drafts.bit_length(), num_warps=1,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ class Acceleration:
     """Off by default: torch's own operations everywhere."""
 
     has_kernels: bool = False
-    """Attention over pages, and single tokens and trees through the delta rule, as Triton kernels."""
+    """Attention over pages, delta layers of tokens and trees, and the growth of best-first trees, as Triton kernels."""
     is_compiled: bool = False
     """The arithmetic between matrix products through ``torch.compile``."""
 

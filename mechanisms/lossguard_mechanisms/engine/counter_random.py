@@ -33,7 +33,10 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def uniforms(keys: Tensor, positions: Tensor) -> Tensor:
-    """One number in (0, 1) per row [N], float64 with 53 random bits, from int64 keys [N] and positions [N]."""
+    """One number in (0, 1] per row [N], float64 with 53 random bits, from int64 keys [N] and positions [N].
+
+    The largest of the 2^53 rounds up to 1.
+    """
     zero = torch.zeros_like(positions)
     counter = (positions & _MASK, (positions >> 32) & _MASK, zero, zero)
     words = philox(counter, (keys & _MASK, (keys >> 32) & _MASK))

@@ -114,7 +114,7 @@ def choices(logits: Tensor, prepared: PreparedDecode, numbers: Uniforms) -> Tens
     if draws is None:
         return logits.argmax(dim=-1).view(inputs.anchors.shape[0], -1)
     positions = (tree.positions(inputs.past_lengths) + 1).flatten()
-    temperatures, keys = (part.repeat_interleave(tree.num_nodes) for part in (draws.temperatures.float(), draws.keys))
+    temperatures, keys = (part.repeat_interleave(tree.num_nodes) for part in (draws.temperatures, draws.keys))
     return chosen_ids(logits, temperatures, numbers(keys, positions)).view(inputs.anchors.shape[0], -1)
 
 

@@ -61,8 +61,8 @@ def load_core(spec: SystemSpec, *, make_stage: StageMaker = DecodeStage) -> Engi
     dtype: torch.dtype = getattr(torch, dtype_name)
     target = load_target(Path(spec.model_path), dtype=dtype, device=device).target
     conversion = convert_target(target) if options.weights == "w12" else None
-    speculation = _speculation(target, options)
     has_kernels, _ = kernels_fit(target.config, dtype=dtype, device=device)
+    speculation = _speculation(target, options, has_kernels=has_kernels)
     acceleration = Acceleration(has_kernels=has_kernels, is_compiled=options.compiled and device.type == "cuda")
     sizes = memory_sizes(spec, dtype=dtype, device=device, num_nodes=_num_nodes(speculation))
     memory = Memory(
@@ -98,11 +98,11 @@ def memory_sizes(spec: SystemSpec, *, dtype: torch.dtype, device: torch.device, 
     )
 
 
-def _speculation(target: Target, options: EmbeddedOptions) -> Speculation | None:
+def _speculation(target: Target, options: EmbeddedOptions, *, has_kernels: bool) -> Speculation | None:
     if options.drafter is None:
         return None
     drafter = load_drafter(Path(options.drafter), target)
-    policy, _ = resolve_policy(options, vocab_size=target.config.vocab_size)
+    policy, _ = resolve_policy(options, vocab_size=target.config.vocab_size, has_kernel=has_kernels)
     return Speculation(drafter=drafter, policy=policy, acceptance=SampleAndMatch())
 
 

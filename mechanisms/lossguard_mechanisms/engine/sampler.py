@@ -75,12 +75,15 @@ def filtered_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> 
 
 
 def drawn_ids(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """The draw [N] of each row of ``probabilities`` [N, V] (float32) by ``numbers`` [N] (float64, in (0, 1)).
+    """The draw [N] of each row of ``probabilities`` [N, V] (float32) by ``numbers`` [N] (float64, in (0, 1]).
 
     The stretch of the vocabulary in which the cumulative probability passes the number comes first, then the token in
     it: one pass over all probabilities and sums in float64 over few of them, without asking the device for anything.
     """
     stretch = _stretch(probabilities.shape[1])
+    if stretch == 1:
+        sums = probabilities.cumsum(-1, dtype=torch.float64)
+        return _first_above(sums, numbers[:, None] * sums[:, -1:])[:, 0]
     parts = probabilities.unflatten(1, (-1, stretch))
     ends = parts.sum(-1, dtype=torch.float64).cumsum(-1)
     wanted = numbers[:, None] * ends[:, -1:]
@@ -94,10 +97,10 @@ def drawn_ids(probabilities: Tensor, numbers: Tensor) -> Tensor:
 def chosen_ids(logits: Tensor, temperatures: Tensor, numbers: Tensor) -> Tensor:
     """``choose`` for rows without filters, bans or processors, of which all is on the device: [N] of ``logits`` [N, V].
 
-    ``temperatures`` [N] float32, 0 for greedy rows; ``numbers`` [N] float64, those of ``counter_random.uniforms``.
+    ``temperatures`` [N] float64, 0 for greedy rows; ``numbers`` [N] float64, those of ``counter_random.uniforms``.
     """
     is_greedy = temperatures == 0.0
-    scaled = logits.float() / torch.where(is_greedy, 1.0, temperatures)[:, None]
+    scaled = logits.float() / torch.where(is_greedy, 1.0, temperatures).float()[:, None]
     return torch.where(is_greedy, best_ids(logits), drawn_ids(scaled.softmax(-1), numbers))
 
 

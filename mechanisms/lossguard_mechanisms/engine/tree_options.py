@@ -12,8 +12,10 @@ from lossguard_mechanisms.trees.names import CHAIN
 from lossguard_mechanisms.trees.policies import ChainPolicy
 
 
-def resolve_policy(options: EmbeddedOptions, *, vocab_size: int) -> tuple[AnyPolicy, str]:
-    """(policy, what its scores are and why) of a system with a drafter.
+def resolve_policy(
+    options: EmbeddedOptions, *, vocab_size: int, has_kernel: bool | None = None
+) -> tuple[AnyPolicy, str]:
+    """(policy, what its scores are and why) of a system with a drafter. ``has_kernel``: see ``BestFirstPolicy``.
 
     Raises UsageError LG1901 for more nodes than a tree holds or the lattice has paths for, LG1903 for a depth beyond
     the drafter's, LG1401 or LG1402 for a folder that is no drafter's.
@@ -24,7 +26,8 @@ def resolve_policy(options: EmbeddedOptions, *, vocab_size: int) -> tuple[AnyPol
         num_drafts = min(options.num_drafts or config.num_depths, config.num_depths)
         return ChainPolicy(num_drafts), "the drafter's own chain"
     sizes = LatticeSizes(drafter=config.name, num_depths=config.num_depths, num_candidates=min(TOP_K, vocab_size))
-    return policy_for(TreeOrder(policy=options.policy, num_nodes=options.nodes, num_depths=options.depth), sizes)
+    order = TreeOrder(policy=options.policy, num_nodes=options.nodes, num_depths=options.depth)
+    return policy_for(order, sizes, has_kernel=has_kernel)
 
 
 def require_policy(options: EmbeddedOptions, *, vocab_size: int) -> None:

@@ -39,8 +39,8 @@ class TreeOrder:
     """None: all of the drafter's."""
 
 
-def policy_for(order: TreeOrder, sizes: LatticeSizes) -> tuple[AnyPolicy, str]:
-    """(policy, why it goes by the scores that it goes by).
+def policy_for(order: TreeOrder, sizes: LatticeSizes, *, has_kernel: bool | None = None) -> tuple[AnyPolicy, str]:
+    """(policy, why it goes by the scores that it goes by). ``has_kernel``: see ``BestFirstPolicy``.
 
     Raises UsageError LG1901 for more nodes than a tree holds or the lattice has paths for, LG1903 for a depth beyond
     the lattice.
@@ -61,7 +61,7 @@ def policy_for(order: TreeOrder, sizes: LatticeSizes) -> tuple[AnyPolicy, str]:
         require_dynamic_capacity(nodes, num_depths=depths, num_candidates=sizes.num_candidates)
         return dynamic, _scores(on_edges=on_edges, sizes=sizes)
     assert order.policy in (BEST_FIRST, DDTREE), "names are checked where they are read"
-    best = BestFirstPolicy(nodes, on_edges=on_edges, num_depths=depths)
+    best = BestFirstPolicy(nodes, on_edges=on_edges, num_depths=depths, has_kernel=has_kernel)
     require_capacity(nodes, num_depths=depths, num_candidates=sizes.num_candidates)
     if order.policy == DDTREE:
         return best, "each candidate's own probability"

@@ -84,13 +84,22 @@ def test_a_draw_is_the_first_token_at_which_the_sum_exceeds_the_number(vocab_siz
     assert drawn_ids(probabilities, numbers).tolist() == (sums > wanted).long().argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("number", [2.0**-54, 0.5, 1.0 - 2.0**-53])
+@pytest.mark.parametrize("number", [2.0**-54, 0.5, 1.0 - 2.0**-53, 1.0])
 @pytest.mark.parametrize("vocab_size", [7, 64, 128])
 def test_no_number_draws_what_is_impossible(number: float, vocab_size: int) -> None:
     for token in range(vocab_size):
         one = torch.zeros(1, vocab_size)
         one[0, token] = 0.3
         assert drawn_ids(one, torch.tensor([number], dtype=torch.float64)).tolist() == [token]
+
+
+@pytest.mark.parametrize("vocab_size", [384, 301])
+def test_a_number_on_a_sum_draws_the_token_behind_it(vocab_size: int) -> None:
+    probabilities = torch.zeros(1, vocab_size)
+    probabilities[0, 127], probabilities[0, 200], probabilities[0, 300] = 0.5, 0.25, 0.25
+    numbers = torch.tensor([0.25, 0.5, 0.6, 0.75, 0.9], dtype=torch.float64)
+    drawn = drawn_ids(probabilities.expand(5, -1), numbers)
+    assert drawn.tolist() == [127, 200, 200, 300, 300]
 
 
 def test_rows_on_the_device_choose_what_the_host_has_them_choose() -> None:
@@ -101,7 +110,7 @@ def test_rows_on_the_device_choose_what_the_host_has_them_choose() -> None:
         for at, value in enumerate(temperatures)
     ]
     keys, positions = torch.tensor([row.key for row in rows]), torch.arange(90)
-    found = chosen_ids(logits, torch.tensor(temperatures), uniforms(keys, positions))
+    found = chosen_ids(logits, torch.tensor(temperatures, dtype=torch.float64), uniforms(keys, positions))
     assert found.tolist() == choose(logits, rows).tolist()
 
 
