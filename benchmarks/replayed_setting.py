@@ -103,9 +103,8 @@ class Setting:
         stage = ReplayedStage(self.target.config, memory, speculation, table)
         graphs = DecodeGraphs(self.model, memory, stage) if self.device.type == "cuda" else None
         if graphs is not None:
-            graphs.capture(
-                batch, is_sampled=self.temperature > 0.0
-            )  # or a step in which a context crosses a tier would be timed with a capture
+            # Or a step in which a context crosses a tier would be timed with a capture.
+            graphs.capture(batch, is_sampled=self.temperature > 0.0)
         return EngineCore(self.model, memory, prefill_chunk=batch * NUM_PROMPT, stage=stage, graphs=graphs)
 
 
