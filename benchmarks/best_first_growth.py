@@ -9,12 +9,13 @@ The byte floor reads every pair score and candidate once and writes the tree; it
 from __future__ import annotations
 
 import argparse
-import json
+from itertools import product
 from pathlib import Path
 
 import torch
 
-from lossguard_kernels.w12_gemm.measuring import QUICK, microseconds, read_bandwidth
+from benchmarks.json_lines import announced_bandwidth, emit
+from lossguard_kernels.w12_gemm.measuring import QUICK, microseconds
 from lossguard_mechanisms.drafters.lattice import Lattice
 from lossguard_mechanisms.trees.policies import BestFirstPolicy
 from lossguard_mechanisms.trees.tree import Tree
@@ -61,15 +62,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     torch.manual_seed(0)
-    rate = read_bandwidth()
-    print(f"{torch.cuda.get_device_name()}: reads {rate / 1e12:.2f} TB/s", flush=True)
-    for batch in (1, 8, 32):
-        for drafts in (15, 31, 63):
-            row = json.dumps(compare(batch, drafts, rate))
-            print(row, flush=True)
-            if given.out is not None:
-                with given.out.open("a", encoding="utf-8") as file:
-                    file.write(row + "\n")
+    rate = announced_bandwidth()
+    emit((compare(batch, drafts, rate) for batch, drafts in product((1, 8, 32), (15, 31, 63))), given.out)
 
 
 if __name__ == "__main__":

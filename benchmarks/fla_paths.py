@@ -9,7 +9,6 @@ are those of ``lossguard_kernels.wy_verify.bench``: microseconds a layer of Qwen
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +19,8 @@ import torch
 from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 from torch import Tensor
 
-from lossguard_kernels.w12_gemm.measuring import QUICK, Call, microseconds, read_bandwidth
+from benchmarks.json_lines import announced_bandwidth, emit
+from lossguard_kernels.w12_gemm.measuring import QUICK, Call, microseconds
 from lossguard_kernels.wy_verify import bench, operation, rivals
 
 _TOLERANCE = 0.05
@@ -116,13 +116,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("fla-paths.jsonl"))
     given = parser.parse_args()
     torch.manual_seed(0)
-    print(f"{torch.cuda.get_device_name()}: reads {read_bandwidth() / 1e12:.2f} TB/s", flush=True)
-    for requests, nodes in product(given.requests, given.nodes):
-        line = json.dumps(asdict(measured(bench.Setting.random(requests, nodes))))
-        print(line, flush=True)
-        with given.out.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-        torch.cuda.empty_cache()
+    announced_bandwidth()
+    settings = (bench.Setting.random(*size) for size in product(given.requests, given.nodes))
+    emit((asdict(measured(setting)) for setting in settings), given.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Pages, trees and layers are those of ``lossguard_kernels.tree_attention.bench``.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,10 +19,11 @@ import flashinfer
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import announced_bandwidth, emit
 from lossguard_kernels.tree_attention import bench, naive
 from lossguard_kernels.tree_attention.bench_setting import Heads, Setting
 from lossguard_kernels.tree_attention.operation import attend
-from lossguard_kernels.w12_gemm.measuring import QUICK, Call, microseconds, read_bandwidth
+from lossguard_kernels.w12_gemm.measuring import QUICK, Call, microseconds
 
 _TOLERANCE = 0.02
 _WORK_BYTES = 256 << 20  # FlashInfer's own memory
@@ -107,13 +107,9 @@ def main() -> None:
         measured(given.shapes[0], min(given.requests), min(given.nodes), min(given.past))
         print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
         return
-    print(f"{torch.cuda.get_device_name()}: reads {read_bandwidth() / 1e12:.2f} TB/s", flush=True)
-    for name, requests, nodes, past in product(given.shapes, given.requests, given.nodes, given.past):
-        line = json.dumps(asdict(measured(name, requests, nodes, past)))
-        print(line, flush=True)
-        with given.out.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-        torch.cuda.empty_cache()
+    announced_bandwidth()
+    sizes = product(given.shapes, given.requests, given.nodes, given.past)
+    emit((asdict(measured(*size)) for size in sizes), given.out)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,10 @@ import pytest
 import torch
 
 from lossguard_kernels.best_first import naive
-from lossguard_kernels.best_first.operation import Growth, empty_growth, grow_into
-from tests.kernels.best_first.test_growth import CASES, POISON, candidates_of, scores
+from lossguard_kernels.best_first.operation import empty_growth, grow_into
+from tests.kernels.best_first.test_growth import CASES, candidates_of, poison, scores
 
 pytestmark = pytest.mark.gpu
-
-
-def poison(growth: Growth) -> None:
-    for part in (growth.tokens, growth.parents, growth.depths):
-        part.fill_(POISON)
-    growth.ancestors.view(torch.int8).fill_(POISON)
 
 
 @pytest.mark.parametrize("grid", [0.0, 1.5, 100.0], ids=["all different", "ties", "all equal"])

@@ -32,12 +32,11 @@ def candidates_of(batch: int, depths: int, candidates: int) -> torch.Tensor:
     return (torch.arange(batch * (depths + 2) * candidates) + 1000).view(batch, depths + 2, candidates)[:, :depths]
 
 
-def poisoned(anchors: torch.Tensor, num_drafts: int) -> Growth:
-    growth = empty_growth(anchors, num_drafts)
+def poison(growth: Growth) -> None:
+    """So that what is not written is seen."""
     for part in (growth.tokens, growth.parents, growth.depths):
         part.fill_(POISON)
     growth.ancestors.view(torch.int8).fill_(POISON)
-    return growth
 
 
 @pytest.mark.parametrize("grid", [0.0, 1.5, 100.0], ids=["all different", "ties", "all equal"])
@@ -45,7 +44,8 @@ def poisoned(anchors: torch.Tensor, num_drafts: int) -> Growth:
 def test_the_trees_are_those_of_a_heap(batch: int, depths: int, candidates: int, drafts: int, grid: float) -> None:
     first, steps = scores(batch, depths, candidates, seed=drafts, grid=grid)
     ids, anchors = candidates_of(batch, depths, candidates), torch.arange(3 * batch)[::3]
-    growth = poisoned(anchors, drafts)
+    growth = empty_growth(anchors, drafts)
+    poison(growth)
     grow_into(growth, first, steps, ids, anchors)
     for row in range(batch):
         nodes = naive.grow(first[row].numpy(), steps[row].numpy(), drafts)

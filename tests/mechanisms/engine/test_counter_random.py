@@ -52,3 +52,12 @@ def test_request_key_separates_requests_that_share_a_seed() -> None:
     keys = {request_key(17, name, repeat) for name in ("a", "b") for repeat in (0, 1)} | {request_key(18, "a", 0)}
     assert len(keys) == 5
     assert all(0 <= key < 2**63 for key in keys)
+
+
+@pytest.mark.slow
+def test_compiled_numbers_are_the_same_bits() -> None:
+    compiled = torch.compile(uniforms, dynamic=True, fullgraph=True)
+    for count in (1, 8, 64):
+        keys = torch.tensor([request_key(17, f"r{at}", 0) for at in range(count)])
+        positions = torch.arange(count) * 1_000_003
+        assert torch.equal(compiled(keys, positions), uniforms(keys, positions))
